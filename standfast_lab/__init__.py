@@ -1,0 +1,1 @@
+"""Filled in the same commit that adds its parts."""
