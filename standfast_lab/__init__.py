@@ -1,1 +1,1 @@
-"""Filled in the same commit that adds its parts."""
+"""The lab: a provider and an oracle that let the whole system be tried with no model and no key."""
