@@ -1,0 +1,68 @@
+"""Fetches a pinned package with the npm client and takes one file out of it, only if every byte is the pinned one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from deploy.release.errors import BuildError
+from deploy.release.pins import AgentPin
+
+_FETCH_TIMEOUT_S = 900
+
+
+def integrity_of(path: Path) -> str:
+    """npm's integrity value of a file: `sha512-<base64>`."""
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha512").digest()
+    return "sha512-" + base64.b64encode(digest).decode()
+
+
+def fetched_package(pin: AgentPin, cache: Path) -> Path:
+    """The package's tarball in `cache/npm`, fetched unless it is there, its integrity checked each time."""
+    folder = cache / "npm"
+    folder.mkdir(parents=True, exist_ok=True)
+    tarball = folder / f"{pin.package.replace('/', '+')}-{pin.version}.tgz"
+    if not (tarball.exists() and integrity_of(tarball) == pin.integrity):
+        _fetch(pin, folder, tarball)
+    return tarball
+
+
+def _fetch(pin: AgentPin, folder: Path, tarball: Path) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise BuildError(f"npm is needed to fetch {pin.spec} and is not in PATH; install it (Debian: apt-get install npm)")
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        # npm pack runs no install script; it fetches the tarball and that is all.
+        command = [npm, "pack", "--silent", "--ignore-scripts", pin.spec]
+        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
+        files = list(Path(scratch).glob("*.tgz"))
+        if done.returncode != 0 or len(files) != 1:
+            raise BuildError(f"npm pack {pin.spec} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        found = integrity_of(files[0])
+        if found != pin.integrity:
+            raise BuildError(f"{pin.spec}: expected integrity {pin.integrity}, found {found}; nothing of it was kept")
+        os.replace(files[0], tarball)
+
+
+def extract_member(pin: AgentPin, tarball: Path, target: Path, mode: int) -> None:
+    """Writes the pinned member to `target` with `mode`, complete or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(tarball) as archive:
+        try:
+            source = archive.extractfile(pin.member)
+        except KeyError:
+            source = None
+        if source is None:
+            raise BuildError(f"{tarball.name} has no file {pin.member}; found: {', '.join(archive.getnames()[:10])}")
+        half = target.with_name(target.name + ".part")
+        with half.open("wb") as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+        half.chmod(mode)
+        os.replace(half, target)

@@ -1,0 +1,52 @@
+"""The pins of the agents' CLIs: `deploy/pins.json`, one entry an agent, the only place that names a version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.release.errors import BuildError
+
+PINS_FILE = Path(__file__).parent.parent / "pins.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPin:
+    """One agent's CLI: an npm package at an exact version, and the one file of it that we run.
+
+    `integrity` is the package's in npm's form, `sha512-<base64>`, over the tarball. `member` is the file in the tarball,
+    `executable` its name once installed.
+    """
+
+    agent: str
+    version: str
+    package: str
+    integrity: str
+    member: str
+    executable: str
+
+    @property
+    def spec(self) -> str:
+        return f"{self.package}@{self.version}"
+
+
+def load_pins(path: Path = PINS_FILE) -> dict[str, AgentPin]:
+    """All pins by agent name. A missing or unknown key in the file raises `BuildError`."""
+    pins = {}
+    for agent, fields in json.loads(path.read_text()).items():
+        try:
+            pins[agent] = AgentPin(agent=agent, **fields)
+        except TypeError as error:
+            raise BuildError(f"{path}: the entry {agent!r} must have exactly the keys of AgentPin: {error}") from error
+    return pins
+
+
+def chosen_pins(names: Iterable[str], path: Path = PINS_FILE) -> list[AgentPin]:
+    """The pins of the named agents, in the order of the names, each once. An unknown name raises `BuildError`."""
+    pins = load_pins(path)
+    unknown = [name for name in names if name not in pins]
+    if unknown:
+        raise BuildError(f"unknown agent {', '.join(unknown)}; {path.name} knows: {', '.join(sorted(pins))}")
+    return [pins[name] for name in dict.fromkeys(names)]

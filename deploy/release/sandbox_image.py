@@ -1,0 +1,72 @@
+"""Builds the sandbox image, unless the engine already has the one that these files give."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import docker
+
+from deploy.release.base_image import chosen_base, image_id_if_present
+from deploy.release.base_system import PACKAGES
+from deploy.release.context import ContextFile, digest_of, image_files, supervisor_files, write_context
+from deploy.release.errors import BuildError
+from deploy.release.npm_package import extract_member, fetched_package
+from deploy.release.pins import AgentPin
+from sandbox_manager.guest import PROTOCOL_VERSION
+
+RECIPE_LABEL = "standfast.recipe"
+AGENTS_FOLDER = "/opt/standfast/agents"
+_BUILD_TIMEOUT_S = 900
+
+
+def built_image(client: docker.DockerClient, pins: Sequence[AgentPin], tag: str, base: str, cache: Path) -> tuple[str, bool]:
+    """The image's id, and whether it had to be built.
+
+    The recipe label holds the digest of all that went in. Equal digest under the same tag: nothing to do.
+    """
+    architecture = client.info()["Architecture"]
+    if architecture != "x86_64":
+        raise BuildError(f"the pinned CLIs are for x86_64; this engine runs on {architecture}")
+    base_id = chosen_base(client, base, cache)
+    labels = {
+        "standfast.agents": ",".join(f"{pin.agent}={pin.version}" for pin in pins),
+        "standfast.helper": "",
+        "standfast.protocol": str(PROTOCOL_VERSION),
+    }
+    files = [*image_files(), *supervisor_files()]
+    planned = [ContextFile(f"agents/{pin.agent}/{pin.executable}", Path(), 0o711, pin.integrity) for pin in pins]
+    recipe = digest_of([*files, *planned], base_id, *PACKAGES, *(f"{key}={value}" for key, value in labels.items()))
+    present = image_id_if_present(client, tag)
+    if present and client.images.get(tag).labels.get(RECIPE_LABEL) == recipe:
+        return present, False
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        for pin in pins:
+            executable = Path(scratch) / pin.agent / pin.executable
+            extract_member(pin, fetched_package(pin, cache), executable, 0o711)
+            files.append(ContextFile(f"agents/{pin.agent}/{pin.executable}", executable, 0o711, pin.integrity))
+        return _build(client, files, {**labels, RECIPE_LABEL: recipe}, tag, base_id), True
+
+
+def _build(client: docker.DockerClient, files: Sequence[ContextFile], labels: dict[str, str], tag: str, base_id: str) -> str:
+    with tempfile.TemporaryFile() as context:
+        write_context(files, context)
+        context.seek(0)
+        output = client.api.build(
+            fileobj=context,
+            custom_context=True,
+            tag=tag,
+            buildargs={"BASE": base_id, "PACKAGES": " ".join(PACKAGES)},
+            labels=labels,
+            rm=True,
+            forcerm=True,
+            decode=True,
+            timeout=_BUILD_TIMEOUT_S,
+        )
+        said: list[str] = []
+        for chunk in output:
+            said.append(str(chunk.get("stream", "")))
+            if "error" in chunk:
+                raise BuildError(f"the image build failed: {chunk['error']}\n{''.join(said)[-2000:]}")
+    return str(client.images.get(tag).id)

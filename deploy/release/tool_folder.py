@@ -1,0 +1,40 @@
+"""The tool folder of the `local` engine: the same CLIs as in the image, laid out the same way below one folder.
+
+    tools/claude-code/2.1.220/claude    unpacked from the verified package
+    tools/claude-code/claude            the same file, where an agent's launch spec looks for it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.release.manifest import Measurement
+from deploy.release.npm_package import extract_member, fetched_package
+from deploy.release.pins import AgentPin
+
+
+def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
+    """The tool folder with the pinned CLIs in it. A file that is there is kept: what it is, the measurement says."""
+    tools = cache / "tools"
+    for pin in pins:
+        unpacked = tools / pin.agent / pin.version / pin.executable
+        if not unpacked.exists():
+            extract_member(pin, fetched_package(pin, cache), unpacked, 0o755)
+        current = tools / pin.agent / pin.executable
+        if not (current.exists() and current.samefile(unpacked)):
+            # Renamed over the old one, so that a process which is being started finds one or the other.
+            link = current.with_name(current.name + ".new")
+            link.unlink(missing_ok=True)
+            os.link(unpacked, link)
+            os.replace(link, current)
+    return tools
+
+
+def local_image_id(measured: Measurement) -> str:
+    """What stands for an image id on `local`: sha256 over one line for the supervisor's digest and one for each CLI's, sorted by name."""
+    lines = [f"supervisor {measured.supervisor.digest}\n"]
+    lines += [f"{name} {cli.digest}\n" for name, cli in sorted(measured.agents.items())]
+    return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
