@@ -34,3 +34,8 @@ def is_added(role: str, text: str) -> bool:
     if role == "user":
         return text.strip().startswith(_USER_PREFIXES)
     return text.strip() in _ASSISTANT_TEXTS
+
+
+def is_summary(text: str) -> bool:
+    """True for the user text that a compaction leaves in place of what it took away."""
+    return text.startswith("This session is being continued from a previous conversation that ran out of context.")
