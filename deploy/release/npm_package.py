@@ -51,8 +51,12 @@ def _fetch(pin: AgentPin, folder: Path, tarball: Path) -> None:
         os.replace(files[0], tarball)
 
 
-def extract_member(pin: AgentPin, tarball: Path, target: Path, mode: int) -> None:
-    """Writes the pinned member to `target` with `mode`, complete or not at all."""
+def unpacked_member(pin: AgentPin, cache: Path) -> Path:
+    """The pinned member as `cache/tools/AGENT/VERSION/EXECUTABLE`, mode 0755; unpacked unless it is there with the pinned digest."""
+    target = cache / "tools" / pin.agent / pin.version / pin.executable
+    if target.exists() and _sha256_of(target) == pin.member_sha256:
+        return target
+    tarball = fetched_package(pin, cache)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(tarball) as archive:
         try:
@@ -64,5 +68,15 @@ def extract_member(pin: AgentPin, tarball: Path, target: Path, mode: int) -> Non
         half = target.with_name(target.name + ".part")
         with half.open("wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
-        half.chmod(mode)
-        os.replace(half, target)
+    found = _sha256_of(half)
+    if found != pin.member_sha256:
+        half.unlink()
+        raise BuildError(f"{pin.member} of {pin.spec}: expected sha256 {pin.member_sha256}, found {found}; nothing of it was kept")
+    half.chmod(0o755)
+    os.replace(half, target)
+    return target
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

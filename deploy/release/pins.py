@@ -17,7 +17,7 @@ class AgentPin:
     """One agent's CLI: an npm package at an exact version, and the one file of it that we run.
 
     `integrity` is the package's in npm's form, `sha512-<base64>`, over the tarball. `member` is the file in the tarball,
-    `executable` its name once installed.
+    `member_sha256` the hex digest of its bytes, `executable` its name once installed.
     """
 
     agent: str
@@ -25,6 +25,7 @@ class AgentPin:
     package: str
     integrity: str
     member: str
+    member_sha256: str
     executable: str
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -12,7 +13,7 @@ from deploy.release.base_image import chosen_base, image_id_if_present
 from deploy.release.base_system import PACKAGES
 from deploy.release.context import ContextFile, digest_of, image_files, supervisor_files, write_context
 from deploy.release.errors import BuildError
-from deploy.release.npm_package import extract_member, fetched_package
+from deploy.release.npm_package import unpacked_member
 from deploy.release.pins import AgentPin
 from sandbox_manager.guest import PROTOCOL_VERSION
 
@@ -36,17 +37,16 @@ def built_image(client: docker.DockerClient, pins: Sequence[AgentPin], tag: str,
         "standfast.protocol": str(PROTOCOL_VERSION),
     }
     files = [*image_files(), *supervisor_files()]
-    planned = [ContextFile(f"agents/{pin.agent}/{pin.executable}", Path(), 0o711, pin.integrity) for pin in pins]
-    recipe = digest_of([*files, *planned], base_id, *PACKAGES, *(f"{key}={value}" for key, value in labels.items()))
+    for pin in pins:
+        # The digest needs no bytes: the pin says what they are, and unpacking checks it.
+        files.append(ContextFile(f"agents/{pin.agent}/{pin.executable}", Path(), 0o711, pin.member_sha256))
+    recipe = digest_of(files, base_id, *PACKAGES, *(f"{key}={value}" for key, value in labels.items()))
     present = image_id_if_present(client, tag)
     if present and client.images.get(tag).labels.get(RECIPE_LABEL) == recipe:
         return present, False
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        for pin in pins:
-            executable = Path(scratch) / pin.agent / pin.executable
-            extract_member(pin, fetched_package(pin, cache), executable, 0o711)
-            files.append(ContextFile(f"agents/{pin.agent}/{pin.executable}", executable, 0o711, pin.integrity))
-        return _build(client, files, {**labels, RECIPE_LABEL: recipe}, tag, base_id), True
+    unpacked = {f"agents/{pin.agent}/{pin.executable}": unpacked_member(pin, cache) for pin in pins}
+    files = [replace(file, path=unpacked.get(file.name, file.path)) for file in files]
+    return _build(client, files, {**labels, RECIPE_LABEL: recipe}, tag, base_id), True
 
 
 def _build(client: docker.DockerClient, files: Sequence[ContextFile], labels: dict[str, str], tag: str, base_id: str) -> str:

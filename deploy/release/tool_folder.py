@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.release.manifest import Measurement
-from deploy.release.npm_package import extract_member, fetched_package
+from deploy.release.npm_package import unpacked_member
 from deploy.release.pins import AgentPin
 
 
 def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
-    """The tool folder with the pinned CLIs in it. A file that is there is kept: what it is, the measurement says."""
+    """The tool folder with the pinned CLIs in it."""
     tools = cache / "tools"
     for pin in pins:
-        unpacked = tools / pin.agent / pin.version / pin.executable
-        if not unpacked.exists():
-            extract_member(pin, fetched_package(pin, cache), unpacked, 0o755)
+        unpacked = unpacked_member(pin, cache)
         current = tools / pin.agent / pin.executable
         if not (current.exists() and current.samefile(unpacked)):
             # Renamed over the old one, so that a process which is being started finds one or the other.
