@@ -1,7 +1,8 @@
 """What a driver says about its CLI's output: raw facts for the runner's verdict, and normalised events for the client.
 
-Pure values. A driver gives them in the order of the bytes. Facts are read from the raw frame before anything is normalised, and from
-root frames only: a sub-agent's frame carries an id too, and after normalising nobody can tell it from the root's.
+Pure values. A driver gives them in the order of the bytes. Facts are read from the raw frame before anything is
+normalised, and from root frames only: a sub-agent's frame carries an id too, and after normalising nobody can tell it
+from the root's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-# --- facts for the verdict ---------------------------------------------------------------------------------------------------------
+# --- facts for the verdict --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class HandshakeAnswered:
     """The CLI answered its native start or resume. `session_id` is None where it does not say it (Claude Code)."""
@@ -19,7 +20,9 @@ class HandshakeAnswered:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRefused:
-    """The CLI would not start or resume. `cause` is NO_SUCH_SESSION, SESSION_IN_USE or OTHER; `detail` its own words."""
+    """The CLI would not start or resume. `cause` is NO_SUCH_SESSION, SESSION_IN_USE or OTHER; `detail` its own
+    words.
+    """
 
     cause: str
     detail: str
@@ -38,6 +41,15 @@ class SessionReset:
     """The CLI itself announced that it left the session."""
 
     new_session_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentBeforeIdentity:
+    """Content of our message came before the frame that must name the session. It is held back. `source` is the frame's
+    kind.
+    """
+
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +78,9 @@ class AlreadyDelivered:
 class NativeTurnEnded:
     """The agent's own end evidence for this turn (design chapter 5).
 
-    `failed` is read from the field that the design names. `error` is the CLI's own explanation, `status` the provider's status if
-    the CLI says one, `reason` the CLI's word (e.g. "api_error"), `cancelled` whether it is the end of an interrupted turn.
+    `failed` is read from the field that the design names. `error` is the CLI's own explanation, `status` the provider's
+    status if the CLI says one, `reason` the CLI's word (e.g. "api_error"), `cancelled` whether it is the end of an
+    interrupted turn.
     """
 
     failed: bool
@@ -91,7 +104,7 @@ class NoiseLine:
     length: int
 
 
-# --- normalised events for the client ----------------------------------------------------------------------------------------------
+# --- normalised events for the client ---------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """A piece of assistant text while it streams. The whole `AssistantMessage` that follows is the truth."""
@@ -174,6 +187,7 @@ Fact = (
     | HandshakeRefused
     | SessionSeen
     | SessionReset
+    | ContentBeforeIdentity
     | MessageAccepted
     | MessageStarted
     | MessageClosed

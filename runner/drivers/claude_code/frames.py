@@ -1,0 +1,154 @@
+"""The frames of Claude Code's stream-json protocol: typed reading of what it prints, and the lines we write. Pure.
+
+Facts observed on 2.1.220. Reading never raises on content: a field of the wrong type reads as absent.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+HANDSHAKE_REQUEST_ID = "init-1"
+
+
+def parse_object(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of one line; None for anything else, which is then noise."""
+    try:
+        value = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):  # not UTF-8, not JSON, an absurd number, or nested without end
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def whole_text(value: str) -> str:
+    """The text with lone surrogates replaced: JSON can spell them, UTF-8 cannot carry them."""
+    if value.isascii():
+        return value
+    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One object that the CLI printed."""
+
+    fields: dict[str, Any]
+
+    @property
+    def type(self) -> str:
+        return self.text("type") or ""
+
+    @property
+    def kind(self) -> str:
+        """ "type" or "type/subtype", e.g. "system/init"."""
+        subtype = self.text("subtype")
+        return f"{self.type}/{subtype}" if self.type == "system" and subtype else self.type
+
+    @property
+    def parent_id(self) -> str | None:
+        """The Task call that this frame belongs to; None for the root."""
+        return self.text("parent_tool_use_id")
+
+    @property
+    def is_root(self) -> bool:
+        """Any value but null or absent makes it a sub-agent's frame: a parent of an unknown form is still a parent."""
+        return self.fields.get("parent_tool_use_id") is None
+
+    @property
+    def session_id(self) -> str | None:
+        return self.text("session_id")
+
+    def text(self, name: str) -> str | None:
+        return read_text(self.fields, name)
+
+    def number(self, name: str) -> int | None:
+        return read_number(self.fields, name)
+
+    def object(self, name: str) -> dict[str, Any]:
+        return read_object(self.fields, name)
+
+    def list(self, name: str) -> list[Any]:
+        return read_list(self.fields, name)
+
+
+def read_text(fields: dict[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    return whole_text(value) if isinstance(value, str) else None
+
+
+def read_number(fields: dict[str, Any], name: str) -> int | None:
+    """A whole number that fits 64 bits. JSON's 1.0 counts as one; true does not."""
+    value = fields.get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        return None
+    return value
+
+
+def read_object(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def read_list(fields: dict[str, Any], name: str) -> list[Any]:
+    value = fields.get(name)
+    return value if isinstance(value, list) else []
+
+
+def objects(values: list[Any]) -> list[dict[str, Any]]:
+    """The members of a JSON list that are objects."""
+    return [value for value in values if isinstance(value, dict)]
+
+
+def text_of_content(content: Any) -> str:
+    """The text of a tool result's content: a string, or the text blocks of a list, joined by line feeds."""
+    if isinstance(content, str):
+        return whole_text(content)
+    if not isinstance(content, list):
+        return ""
+    texts = (read_text(block, "text") for block in objects(content) if block.get("type") == "text")
+    return "\n".join(text for text in texts if text is not None)
+
+
+def to_json(value: Any) -> str:
+    """JSON text with lone surrogates escaped, so that it can be sent as UTF-8."""
+    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        written.encode("utf-8")
+    except UnicodeEncodeError:
+        written = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return written
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    # ASCII only: a reader that also cuts at U+2028 or U+0085 still sees one line. The decoded text is the same.
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def initialize_frame() -> bytes:
+    """The only frame that a freshly started process answers before a prompt."""
+    request = {"subtype": "initialize"}
+    return _line({"type": "control_request", "request_id": HANDSHAKE_REQUEST_ID, "request": request})
+
+
+def user_frame(text: str, *, message_id: str) -> bytes:
+    """The user's message with its text untouched.
+
+    The CLI runs a command when its *last* text block begins with a slash. An empty block after it makes the text an
+    ordinary message: the model receives exactly the one block. No other text needs it, so no other text gets it.
+    """
+    content = [{"type": "text", "text": text}]
+    if text.startswith("/"):
+        content.append({"type": "text", "text": ""})
+    return _line({"type": "user", "uuid": message_id, "message": {"role": "user", "content": content}})
+
+
+def interrupt_frame(request_id: str) -> bytes:
+    return _line({"type": "control_request", "request_id": request_id, "request": {"subtype": "interrupt"}})
+
+
+def error_answer_frame(request_id: str, why: str) -> bytes:
+    """The native refusal of a control request."""
+    response = {"subtype": "error", "request_id": request_id, "error": why}
+    return _line({"type": "control_response", "response": response})

@@ -1,0 +1,44 @@
+"""The agents this runner can drive, and the driver of each. A new CLI is a driver file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runner.drivers.claude_code import driver as claude_code
+from runner.drivers.port import Driver
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEntry:
+    """One agent. `identity_known` is BEFORE_PROMPT or FIRST_EVENT: when the CLI first tells its session id."""
+
+    name: str
+    version: str
+    identity_known: str
+    make_driver: Callable[[int], Driver]
+    settings_per_process: tuple[str, ...]
+    settings_per_turn: tuple[str, ...]
+
+
+AGENTS: tuple[AgentEntry, ...] = (
+    AgentEntry(
+        name=claude_code.AGENT,
+        version=claude_code.VERSION,
+        identity_known="FIRST_EVENT",
+        make_driver=claude_code.ClaudeCodeDriver,
+        settings_per_process=("model", "permission_mode"),
+        settings_per_turn=(),
+    ),
+)
+
+_BY_NAME = {entry.name: entry for entry in AGENTS}
+
+
+def agent_names() -> tuple[str, ...]:
+    return tuple(_BY_NAME)
+
+
+def find_agent(name: str) -> AgentEntry | None:
+    """The agent of that exact name; None for one that this runner cannot drive."""
+    return _BY_NAME.get(name)
