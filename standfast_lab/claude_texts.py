@@ -1,7 +1,8 @@
 """Texts that Claude Code 2.1.220 adds to a history by itself. Neither the user nor the model said them.
 
-Each is observed with the pinned CLI (tests/pinned_cli). The list decides what the lab's grammar passes over and what the oracle does not hold against a
-history; a text that merely looks like one of these, but was expected, still counts as said.
+Each is observed with the pinned CLI (tests/pinned_cli). The list decides what the lab's grammar passes over and what
+the oracle does not hold against a history; a text that merely looks like one of these, but was expected, still counts
+as said.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ _USER_PREFIXES = (
     "[Request interrupted by user for tool use]",
     # Sent by the CLI inside the turn after stop_reason max_tokens.
     "Output token limit hit. Resume directly",
+    # Sent by the CLI inside the turn after a reply without content.
+    "[Your previous response had no visible output. Please continue",
 )
 _ASSISTANT_TEXTS = (
     # Invented on a resume where a user message has no reply.

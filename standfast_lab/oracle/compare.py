@@ -1,7 +1,8 @@
 """Compares the texts that a history must hold with those it holds, and names each difference by its place.
 
-Pure. First the longest common sequence keeps what is right; then what is left over on either side is paired: the same text in another role, the same text at
-another place, another text at the same place; what has no pair is missing, doubled or unexpected.
+Pure. First the longest common sequence keeps what is right; then what is left over on either side is paired: the same
+text in another role, the same text at another place, another text at the same place; what has no pair is missing,
+doubled or unexpected.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def longest_common(wanted: Sequence[Wanted], seen: Sequence[Seen]) -> list[Pair]
 
 
 class _Comparison:
-    """The left-overs of one comparison. A gap is the stretch between two kept pairs, numbered by the pairs before it."""
+    """The left-overs of one comparison.
+
+    A gap is the stretch between two kept pairs, numbered by the pairs before it.
+    """
 
     def __init__(
         self, turns: Sequence[Turn], wanted: Sequence[Wanted], seen: Sequence[Seen], kept: Sequence[Pair]

@@ -24,7 +24,10 @@ def judge_request(row: Row, settled: Sequence[Turn], current: Turn | None) -> Ve
 
 
 def judge_session(rows: Sequence[Row], session_id: str, turns: Sequence[Turn]) -> Verdict:
-    """Judges the last root request of a session. The last of `turns` is the one that sent it; UNOBSERVED if there is no such request."""
+    """Judges the last root request of a session.
+
+    The last of `turns` is the one that sent it; UNOBSERVED if there is no such request.
+    """
     roots = [row for row in rows if row["is_root"] and row["session_id"] == session_id]
     if not roots or not turns:
         return Verdict(State.UNOBSERVED)

@@ -25,8 +25,9 @@ class Seen:
 def seen_texts(messages: list[Mapping[str, Any]], wanted: Collection[str]) -> list[Seen]:
     """Returns the texts in order.
 
-    A block that looks like a system reminder is one of the CLI's own, unless it is exactly a text that somebody said. When Claude joins two user messages
-    it appends a line feed to the earlier block, so a block with a text after it in the same message may stand for its text without that line feed.
+    A block that looks like a system reminder is one of the CLI's own, unless it is exactly a text that somebody said.
+    When Claude joins two user messages it appends a line feed to the earlier block, so a block with a text after it
+    in the same message may stand for its text without that line feed.
     """
     digests = {_digest(text): text for text in wanted}
     found = []

@@ -33,8 +33,9 @@ class State(StrEnum):
 class Difference:
     """One difference.
 
-    `place` is where the text belongs (for UNEXPECTED: after which text it stands; None before all). `found_at` is (message, block) in the request, None if
-    it is not there. SWAPPED names the place of the text it changed with in `other`; ROLE_CHANGED the role found; TEXT_CHANGED the first differing character.
+    `place` is where the text belongs (for UNEXPECTED: after which text it stands; None before all). `found_at` is
+    (message, block) in the request, None if it is not there. SWAPPED names the place of the text it changed with in
+    `other`; ROLE_CHANGED the role found; TEXT_CHANGED the first differing character.
     """
 
     fault: Fault
@@ -57,7 +58,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """COMPLETE, or what differs, in the order of the conversation. `turn` is the first turn concerned; `request_n` the log row judged.
+    """COMPLETE, or what differs, in the order of the conversation. `turn` is the first turn concerned; `request_n`
+    the log row judged.
 
     `additions` are texts that the CLI wrote by itself; they do not break a history.
     """

@@ -70,7 +70,8 @@ class Stop(StrEnum):
 class Answer:
     """One answer. With a `status` other than 200 only the error fields matter.
 
-    `deltas` None leaves the split to the protocol module; otherwise the text goes out in that many deltas, `delta_delay_s` before each.
+    `deltas` None leaves the split to the protocol module; otherwise the text goes out in that many deltas,
+    `delta_delay_s` before each.
     """
 
     label: str

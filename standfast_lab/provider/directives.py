@@ -2,16 +2,18 @@
 
     status=403 [type=T] [message="M"]     an error body of the protocol
     retry-after=1                         that header, in seconds; alone it means status 429
-    cut=WHERE  reset=WHERE  hang[=WHERE]  a fault at before-head, after-head, mid-text, mid-event, mid-chunk or before-stop (hang alone: before-head)
+    cut=WHERE  reset=WHERE  hang[=WHERE]  a fault at before-head, after-head, mid-text, mid-event, mid-chunk or before-stop
+                                          (cut and reset alone: mid-text; hang alone: before-head)
     error-event[=TYPE]                    an error event inside a 200 stream
     slow=20x50ms                          that many deltas, with that pause before each
     latency=200ms                         a pause before the head
-    say TEXT                              this reply and no other
+    say TEXT                              this reply and no other, verbatim from behind the one space
     long=8MiB                             a reply of that many bytes
     think=TEXT                            a thinking block before the reply
-    empty   refusal   max_tokens          a reply with no content; a refusal; a reply cut short (once, since the CLI goes on by itself)
+    empty   refusal   max_tokens          a reply with no content; a refusal; a reply cut short. The first and the last
+                                          work once unless told otherwise, since the CLI goes on by itself
     tool=NAME {JSON}                      a tool call; several are called one after the other, then the reply follows
-    task PROMPT                           a call of the sub-agent tool with this prompt, which may hold directives of its own
+    task PROMPT                           a call of the sub-agent tool with this prompt, which may hold words of its own
 
 Every word takes `times=N`: it works N times for the same session and user text, then it is passed over.
 """
@@ -76,10 +78,10 @@ def without_directives(text: str) -> str:
 
 def parse_directive(body: str) -> Directive:
     """Reads one word, without its brackets."""
-    head, _, rest = body.strip().partition(" ")
+    head, _, rest = body.partition(" ")
     name, _, value = head.partition("=")
     if name in ("say", "task"):
-        return Directive(name, body.strip()[len(name) :].lstrip(" ="))
+        return Directive(name, rest)
     if name == "tool":
         return Directive(name, value, {"input": _json_object(rest, body)})
     try:
@@ -89,13 +91,16 @@ def parse_directive(body: str) -> Directive:
     if name not in _WORDS:
         raise DirectiveError(f"lab word {body!r}: no such word; known are {', '.join(sorted(_WORDS))}, say, task, tool")
     options = dict(word.partition("=")[::2] for word in words[1:])
-    times = options.pop("times", "1" if name == "max_tokens" else None)
+    times = options.pop("times", "1" if name in ("max_tokens", "empty") else None)
     value = words[0].partition("=")[2]
     return Directive(name, value, options, None if times is None else _number(times, body))
 
 
 def apply_directives(answer: Answer, directives: Sequence[Directive]) -> Answer:
-    """Returns the answer with each word applied. Tool calls are not applied here: which one is due depends on the history."""
+    """Returns the answer with each word applied.
+
+    Tool calls are not applied here: which one is due depends on the history.
+    """
     for directive in directives:
         if directive.name in _WORDS:
             answer = replace(_WORDS[directive.name](answer, directive), label=directive.name)

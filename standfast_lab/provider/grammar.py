@@ -1,7 +1,7 @@
 """The default reply: computed from the texts of the request itself and from nothing else.
 
-The provider keeps no memory of a conversation here, so a request whose history was cut gets a wrong answer. The small language, on the last user text
-without its `[[lab:...]]` words (case and outer spaces do not matter):
+The provider keeps no memory of a conversation here, so a request whose history was cut gets a wrong answer. The small
+language, on the last user text without its `[[lab:...]]` words (case and outer spaces do not matter):
 
     remember: the NAME is VALUE        noted: VALUE
     remember: FACT                     noted: FACT
@@ -9,7 +9,7 @@ without its `[[lab:...]]` words (case and outer spaces do not matter):
     what did you reply to "TEXT"?      I replied: REPLY (to the newest such text)  |  I have no reply to: TEXT
     repeat your last reply             my last reply was: REPLY  |  I have no earlier reply
     count                              count: N (user texts in the request, this one too)
-    anything else                      echo N DIGEST: TEXT (at most 120 characters of it; DIGEST stands for the whole history)
+    anything else                      echo N DIGEST: TEXT (at most 120 characters of it; DIGEST: of the whole history)
 """
 
 from __future__ import annotations

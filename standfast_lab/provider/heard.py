@@ -1,7 +1,7 @@
 """What a client asked, in words that no protocol owns.
 
-Each protocol module turns its own request body into a `Heard`; the grammar, the script and the log read nothing else. So a second protocol adds one module
-and no second brain.
+Each protocol module turns its own request body into a `Heard`; the grammar, the script and the log read nothing else.
+So a second protocol adds one module and no second brain.
 """
 
 from __future__ import annotations

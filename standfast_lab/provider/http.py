@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server whose answers are lists of steps, so that a fault is exact on the wire.
 
-A ready-made server ends every answer in order; here `Cut` closes the TCP stream with no terminator, `Reset` resets it, and `Hold` waits until the client
-leaves or somebody releases it.
+A ready-made server ends every answer in order; here `Cut` closes the TCP stream with no terminator, `Reset` resets
+it, and `Hold` waits until the client leaves or somebody releases it.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class HttpServer:
         except (ConnectionError, h11.RemoteProtocolError, TimeoutError) as error:
             _log.debug("lab connection ended: %s", error)
         except Exception as error:  # noqa: BLE001 outermost loop of the connection's task
-            # The outermost loop of this task: one broken connection must not end the others. `failures` keeps it visible.
+            # The outermost loop of this task: one broken connection must not end the others. `failures` keeps it
+            # visible.
             self.failures.append(repr(error))
             _log.exception("lab connection failed")
         finally:
@@ -195,7 +196,10 @@ class HttpServer:
 
 
 class _Connection:
-    """One TCP connection. A read is always pending while an answer is under way, so that a client that leaves is noticed."""
+    """One TCP connection.
+
+    A read is always pending while an answer is under way, so that a client that leaves is noticed.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

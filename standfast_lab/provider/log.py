@@ -1,18 +1,20 @@
 """The request log: one row a request, in the order of arrival. The history oracle and the relay's tests read it.
 
-A row is a JSON object (also one line of the JSONL file, written when its answer is over, so the file is ordered by end; sort by `n`):
+A row is a JSON object (also one line of the JSONL file, written when its answer is over, so the file is ordered by
+end; sort by `n`):
 
     n              number from 1, by arrival
     time           seconds since the epoch, at arrival
-    state          ENDED, or while the answer is under way (never in the file) OPEN or HOLDING (a `hang` has been reached)
+    state          ENDED, or while the answer is under way OPEN or HOLDING (a `hang` is reached); in the file always ENDED
     method, path   as sent, query included
     session_id     header X-Claude-Code-Session-Id, else metadata.user_id; null if neither
     kind           root | subagent | side | count_tokens | hello | invalid | unknown
     is_root        kind == root
     stream, model  as asked
     tools          names on offer
-    messages       [{role, texts, tools, reminders, blocks}]: texts without reminders; tools are names of tool_use and tool_result blocks;
-                   a reminder is {sha256, chars, head}; blocks is the order, as [kind, index in its list]
+    messages       [{role, texts, tools, reminders, blocks}]: texts without reminders; a reminder is
+                   {sha256, chars, head}; tools holds every other block by its name; blocks is the order, as
+                   [kind, index in its list]
     header_names   names only, in order
     key_sha256     of the API key; the key itself is nowhere
     request_bytes, request_sha256      of the body
@@ -106,7 +108,10 @@ class RequestLog:
         return [row for row in self.rows(session_id=session_id) if row["is_root"]]
 
     async def wait_for(self, predicate: Callable[[list[Row]], bool], *, timeout_s: float = 10.0) -> list[Row]:
-        """Waits until the predicate holds for all rows and returns them; raises TimeoutError with the number of rows seen."""
+        """Waits until the predicate holds for all rows and returns them.
+
+        Raises TimeoutError with the number of rows seen.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while not predicate(self._rows):

@@ -27,11 +27,12 @@ def run(
 ) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code (0 in order, 2 for a bad script, log or port).
 
-    The first line on stdout, and the content of `ready_file`, is `{"port": N, "base_url": "...", "pid": N}`, given once it listens. Accepted API keys come
-    from the environment variable STANDFAST_LAB_API_KEYS (comma separated; unset: any), never from a command line.
+    The first line on stdout, and the content of `ready_file`, is `{"port": N, "base_url": "...", "pid": N}`, given
+    once it listens. Accepted API keys come from the environment variable STANDFAST_LAB_API_KEYS (comma separated;
+    unset: any), never from a command line.
     """
     try:
-        return asyncio.run(_serve(host, port, log, script, ready_file))
+        return asyncio.run(_serve(host, port, log, _steps(script), ready_file))
     except (OSError, DirectiveError, ValueError) as error:
         print(f"lab provider: {error}", file=sys.stderr)
         return 2
@@ -51,14 +52,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(host=asked.host, port=asked.port, log=asked.log, script=asked.script, ready_file=asked.ready_file)
 
 
-async def _serve(host: str, port: int, log: Path | None, script: Path | None, ready_file: Path | None) -> int:
+def _steps(script: Path | None) -> list[dict[str, object]]:
+    steps = json.loads(script.read_text(encoding="utf-8")) if script is not None else []
+    if not isinstance(steps, list):
+        raise DirectiveError(f"{script}: expected a JSON list of steps")
+    return steps
+
+
+def _write_ready(ready_file: Path, line: str) -> None:
+    # Renamed into place, so that a reader never sees half of it.
+    half = ready_file.with_name(ready_file.name + ".half")
+    half.write_text(line + "\n", encoding="utf-8")
+    half.replace(ready_file)
+
+
+async def _serve(
+    host: str, port: int, log: Path | None, steps: list[dict[str, object]], ready_file: Path | None
+) -> int:
     keys = os.environ.get(KEYS_VARIABLE)
     provider = LabProvider(host=host, port=port, log_path=log, api_keys=keys.split(",") if keys else None)
-    if script is not None:
-        steps = json.loads(script.read_text(encoding="utf-8"))
-        if not isinstance(steps, list):
-            raise DirectiveError(f"{script}: expected a JSON list of steps")
-        provider.script(*steps)
+    provider.script(*steps)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -66,10 +79,7 @@ async def _serve(host: str, port: int, log: Path | None, script: Path | None, re
     async with provider:
         ready = json.dumps({"port": provider.port, "base_url": provider.base_url, "pid": os.getpid()})
         if ready_file is not None:
-            # Renamed into place, so that a reader never sees half of it.
-            half = ready_file.with_name(ready_file.name + ".half")
-            half.write_text(ready + "\n", encoding="utf-8")
-            half.replace(ready_file)
+            _write_ready(ready_file, ready)
         print(ready, flush=True)
         await stopped.wait()
     return 0

@@ -1,8 +1,9 @@
 """The Anthropic Messages protocol: request bytes in, HTTP steps out.
 
-`is_root` is told by what Claude Code 2.1.220 was observed to send: a sub-agent's request has the header `x-claude-code-agent-id`, and its first system text
-holds `cc_is_subagent=true`; a side request (a title, say) comes with Claude's session header and offers no tools; everything else is the conversation itself.
-A plain client without Claude's headers is always root.
+`is_root` is told by what Claude Code 2.1.220 was observed to send: a sub-agent's request has the header
+`x-claude-code-agent-id`, and its first system text holds `cc_is_subagent=true`; a side request (a title, say) comes
+with Claude's session header and offers no tools; everything else is the conversation itself. A plain client without
+Claude's headers is always root.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def _message(place: int, message: object) -> Message:
     role = str(message["role"])
     texts = [i for i, block in enumerate(blocks) if block.kind in (BlockKind.TEXT, BlockKind.REMINDER)]
     is_answer_to_tool = any(block.kind is BlockKind.TOOL_RESULT for block in blocks)
-    # A user may type something that looks like a reminder. In a message of texts only, the last block is then the user's.
+    # A user may type something that looks like a reminder. In a message of texts only, the last block is then the
+    # user's.
     if role == "assistant" or (
         texts and not is_answer_to_tool and all(blocks[i].kind is BlockKind.REMINDER for i in texts)
     ):
@@ -236,7 +238,10 @@ def _whole(answer: Answer, heard: Heard, seed: str) -> dict[str, object]:
 
 
 def _stream(answer: Answer, heard: Heard, seed: str, fault: Fault | None) -> Iterator[Step]:
-    """Yields the events of a stream, with the fault at its place. A fault lies in the last part, the one with the reply."""
+    """Yields the events of a stream, with the fault at its place.
+
+    A fault lies in the last part, the one with the reply.
+    """
     if fault and fault.where is Where.AFTER_HEAD:
         yield from _break(fault)
     yield _event({"type": "message_start", "message": _message_shell(heard, seed)})

@@ -41,7 +41,10 @@ class Step:
 
     @classmethod
     def from_json(cls, value: object) -> Step:
-        """Reads `{"root": 2, "text": "substring", "session": "...", "kind": "root", "times": 1, "do": ["status=403"]}`; `times` 0 means always."""
+        """Reads `{"root": 2, "text": "substring", "session": "...", "kind": "root", "times": 1, "do": ["status=403"]}`.
+
+        `times` 0 means always.
+        """
         if not isinstance(value, Mapping):
             raise DirectiveError(f"script step: expected an object, found {value!r}")
         if unknown := set(value) - _STEP_KEYS:

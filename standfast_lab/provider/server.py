@@ -38,7 +38,8 @@ Answered = tuple[Sequence[HttpStep], Watch]
 class LabProvider:
     """A deterministic provider on loopback; async context manager. `api_keys` None accepts any key and none.
 
-    The same requests in the same order give the same bytes: ids come from the request's number and body, nothing from a clock.
+    The same requests in the same order give the same bytes: ids come from the request's number and body, nothing from
+    a clock.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""The oracle is tried: each way to spoil a history is named with its place, and what Claude adds by itself is not held against it."""
+"""The oracle is tried: each way to spoil a history is named with its place.
+
+What Claude adds by itself is not held against it.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ def test_a_repeat_that_was_dropped_is_missing_though_its_twin_is_there() -> None
 
 @pytest.mark.parametrize(("at", "place"), REPLIES.items())
 def test_one_doubled_reply_is_named_at_its_place(at: int, place: Place) -> None:
-    verdict = judge(SAID[: at + 1] + [SAID[at]] + SAID[at + 1 :])
+    verdict = judge([*SAID[: at + 1], *SAID[at:]])
     assert [(d.fault, d.place) for d in verdict.differences] == [(Fault.DOUBLED, place)]
     assert (verdict.state, verdict.turn) == (State.CHANGED, place.turn)
 
