@@ -43,7 +43,7 @@ _SAVEPOINT = "standfast_write"
 class _Write:
     """One queued function and the future of its caller. `fn` gets the database, its result goes to the caller."""
 
-    __slots__ = ("fn", "future", "abandoned", "result", "error")
+    __slots__ = ("abandoned", "error", "fn", "future", "result")
 
     def __init__(self, fn: Callable[[sqlite_utils.Database], Any], future: asyncio.Future[Any]) -> None:
         self.fn = fn
@@ -145,7 +145,9 @@ class Database:
         await asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
-        assert self._loop is not None and self._writer is not None and self._reader is not None
+        assert self._loop is not None
+        assert self._writer is not None
+        assert self._reader is not None
         try:
             async with asyncio.timeout(self._close_timeout_s):
                 # Behind whatever drain is under way: the executor has one thread and keeps the order.
@@ -288,7 +290,7 @@ class Database:
                 continue
             try:
                 self._run_batch(batch)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - the outermost frame of the thread's work
                 # Whatever went wrong outside the functions themselves: nobody's write may be taken for durable.
                 for item in batch:
                     item.error = item.error or self._translated(error)
@@ -298,32 +300,31 @@ class Database:
         assert self._write_db is not None
         conn = self._write_db.conn
         done: list[_Write] = []
-        position = 0
+        left = deque(batch)
         conn.execute("BEGIN IMMEDIATE")
-        for position, item in enumerate(batch):
+        while left:
+            item = left.popleft()
+            done.append(item)
             self._run_one(self._write_db, item)
             if not conn.in_transaction:
-                break
-            done.append(item)
-        else:
-            try:
-                conn.execute("COMMIT")
-            except BaseException as error:
-                if conn.in_transaction:
-                    conn.execute("ROLLBACK")
-                self._fail(done, error)
-            return
-        # SQLite undoes the whole transaction by itself on some errors (no space, an I/O error), and a function may
-        # have ended it against the rules. The writes before it are undone, or not known to be durable: they fail too.
-        culprit = batch[position]
-        cause = culprit.error or StoreError(
+                # SQLite undoes the whole transaction by itself on some errors (no space, an I/O error), and a function
+                # may have ended it against the rules. The writes before it are undone, or not known to be durable.
+                self._fail(done, item.error or self._ended_by_function())
+                if left:
+                    self._run_batch(list(left))
+                return
+        try:
+            conn.execute("COMMIT")
+        except sqlite3.Error as error:
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
+            self._fail(done, error)
+
+    def _ended_by_function(self) -> StoreError:
+        return StoreError(
             f"{self.path}: a write function ended the shared transaction. It must not commit or roll back.",
             {"path": self.path},
         )
-        self._fail([*done, culprit], cause)
-        rest = batch[position + 1 :]
-        if rest:
-            self._run_batch(rest)
 
     def _run_one(self, db: sqlite_utils.Database, item: _Write) -> None:
         conn = db.conn
@@ -332,7 +333,7 @@ class Database:
             item.result = _plain_result(item.fn(db))
             if conn.in_transaction:
                 conn.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, whose function this is
             item.error = self._translated(error)
             if conn.in_transaction:
                 with suppress(sqlite3.OperationalError):

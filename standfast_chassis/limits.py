@@ -1,0 +1,6 @@
+"""Sizes on the wire, in bytes. The design's: a message at most 4 MiB, any chunk at most 1 MiB."""
+
+CHUNK_MAX_BYTES = 1024 * 1024
+MESSAGE_MAX_BYTES = 4 * 1024 * 1024
+# Room for the fields around a message of the full size.
+GRPC_MESSAGE_MAX_BYTES = MESSAGE_MAX_BYTES + 256 * 1024
