@@ -27,10 +27,14 @@ class HandshakeFrame:
 
 @dataclass(frozen=True, slots=True)
 class UserFrame:
-    """A user's message. `text` are the decoded text bytes with the agent's listed decoration taken off."""
+    """A user's message. `text` are the decoded text bytes with the agent's listed decoration taken off.
+
+    `literal` is False when the CLI would take this very frame as a command of its own and not as text for the model.
+    """
 
     text: bytes
     message_id: str | None
+    literal: bool = True
 
 
 @dataclass(frozen=True, slots=True)

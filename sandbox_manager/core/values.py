@@ -124,13 +124,15 @@ class StoreRecord:
     """What the native store held at a settlement: the next proof starts from it.
 
     `anchors` are the uuids from which the next segment's chain may hang: the newest lasting record and what hangs below it.
-    `promised` are assistant uuids that were printed but not on disk when the wait ran out; the next proof must find them.
+    `promised` are uuids of the turn's message and assistant texts that were not on disk when the wait ran out: the next proof must
+    find them. `late` are other printed uuids that were not on disk then: they may still come, and are explained if they do.
     """
 
     length: int
     digest: str
     anchors: tuple[str, ...]
     promised: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +149,14 @@ class NativeEnd:
 
 @dataclass(frozen=True, slots=True)
 class AssistantText:
-    """One root assistant text block as printed: the native record's uuid and the digest of its text."""
+    """One root assistant text block as printed: the native record's uuid and the digest of its text.
+
+    `aborted`: an interrupt cut the block short, so the relay never delivered it as a whole and its digest proves nothing.
+    """
 
     uuid: str | None
     text_digest: str
+    aborted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +176,9 @@ class TapFindings:
     noise_lines: int
     open_requests: tuple[str, ...]  # native request ids not answered
     agent_version: str | None  # as the CLI printed it
+    printed: tuple[
+        str, ...
+    ] = ()  # native uuids of all root records of this turn as printed: the store must come to hold them
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +247,9 @@ class Observation:
     relay: RelayFindings | None
     disposition: ProcessDisposition  # what the host agent did or will do with the process
     disposition_reason: str
-    interrupted_by: str | None  # None, or ATTACH_LOST, CANCEL, TIMEOUT, SUPERVISOR_LOST, HOST_RESTART, CLI_EXIT, UNANSWERED_QUESTION
+    interrupted_by: (
+        str | None
+    )  # None, or ATTACH_LOST, CANCEL, TIMEOUT, SUPERVISOR_LOST, HOST_RESTART, CLI_EXIT, UNANSWERED_QUESTION
 
 
 @dataclass(frozen=True, slots=True)
