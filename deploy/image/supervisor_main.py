@@ -1,4 +1,7 @@
-"""Starts the supervisor: `python3 -I -S -B /opt/standfast/supervisor` runs this file with only its own folder and the library in sys.path."""
+"""Starts the supervisor: `python3 -I -S -B /opt/standfast/supervisor` runs this file.
+
+Only its own folder and the standard library are in `sys.path` then.
+"""
 
 import runpy
 

@@ -18,7 +18,9 @@ def cache_folder() -> Path:
 
 def parser(program: str, description: str, manifest_name: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=program, description=description)
-    made.add_argument("--agents", default="claude-code", help="agents to put in, separated by commas (default: %(default)s)")
+    made.add_argument(
+        "--agents", default="claude-code", help="agents to put in, separated by commas (default: %(default)s)"
+    )
     made.add_argument(
         "--manifest",
         type=Path,

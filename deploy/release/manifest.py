@@ -35,8 +35,12 @@ def release_sha(repo: Path) -> str:
     """The commit of the tree, with `-dirty` when it has changes; `unknown` where there is no git history."""
     git = ["git", "-c", f"safe.directory={repo}", "-C", str(repo)]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=60, check=True).stdout
+        head = subprocess.run(
+            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=60, check=True
+        ).stdout.strip()
+        changes = subprocess.run(
+            [*git, "status", "--porcelain"], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head + ("-dirty" if changes.strip() else "")

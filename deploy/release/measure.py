@@ -48,7 +48,9 @@ def measured_tools(tools: Path) -> Measurement:
     command = [sys.executable, "-m", "sandbox_manager.guest", "measure", "--agents", str(tools)]
     done = subprocess.run(command, cwd=REPO, capture_output=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode != 0:
-        raise BuildError(f"measuring {tools} ended with {done.returncode}: {done.stderr.decode(errors='replace').strip()}")
+        raise BuildError(
+            f"measuring {tools} ended with {done.returncode}: {done.stderr.decode(errors='replace').strip()}"
+        )
     return parsed(done.stdout)
 
 

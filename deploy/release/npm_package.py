@@ -37,14 +37,20 @@ def fetched_package(pin: AgentPin, cache: Path) -> Path:
 def _fetch(pin: AgentPin, folder: Path, tarball: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        raise BuildError(f"npm is needed to fetch {pin.spec} and is not in PATH; install it (Debian: apt-get install npm)")
+        raise BuildError(
+            f"npm is needed to fetch {pin.spec} and is not in PATH; install it (Debian: apt-get install npm)"
+        )
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         # npm pack runs no install script; it fetches the tarball and that is all.
         command = [npm, "pack", "--silent", "--ignore-scripts", pin.spec]
-        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, cwd=scratch, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False
+        )
         files = list(Path(scratch).glob("*.tgz"))
         if done.returncode != 0 or len(files) != 1:
-            raise BuildError(f"npm pack {pin.spec} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+            raise BuildError(
+                f"npm pack {pin.spec} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"
+            )
         found = integrity_of(files[0])
         if found != pin.integrity:
             raise BuildError(f"{pin.spec}: expected integrity {pin.integrity}, found {found}; nothing of it was kept")
@@ -71,7 +77,9 @@ def unpacked_member(pin: AgentPin, cache: Path) -> Path:
     found = _sha256_of(half)
     if found != pin.member_sha256:
         half.unlink()
-        raise BuildError(f"{pin.member} of {pin.spec}: expected sha256 {pin.member_sha256}, found {found}; nothing of it was kept")
+        raise BuildError(
+            f"{pin.member} of {pin.spec}: expected sha256 {pin.member_sha256}, found {found}; nothing of it was kept"
+        )
     half.chmod(0o755)
     os.replace(half, target)
     return target

@@ -22,7 +22,9 @@ AGENTS_FOLDER = "/opt/standfast/agents"
 _BUILD_TIMEOUT_S = 900
 
 
-def built_image(client: docker.DockerClient, pins: Sequence[AgentPin], tag: str, base: str, cache: Path) -> tuple[str, bool]:
+def built_image(
+    client: docker.DockerClient, pins: Sequence[AgentPin], tag: str, base: str, cache: Path
+) -> tuple[str, bool]:
     """The image's id, and whether it had to be built.
 
     The recipe label holds the digest of all that went in. Equal digest under the same tag: nothing to do.
@@ -49,7 +51,9 @@ def built_image(client: docker.DockerClient, pins: Sequence[AgentPin], tag: str,
     return _build(client, files, {**labels, RECIPE_LABEL: recipe}, tag, base_id), True
 
 
-def _build(client: docker.DockerClient, files: Sequence[ContextFile], labels: dict[str, str], tag: str, base_id: str) -> str:
+def _build(
+    client: docker.DockerClient, files: Sequence[ContextFile], labels: dict[str, str], tag: str, base_id: str
+) -> str:
     with tempfile.TemporaryFile() as context:
         write_context(files, context)
         context.seek(0)

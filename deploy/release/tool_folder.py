@@ -1,7 +1,7 @@
 """The tool folder of the `local` engine: the same CLIs as in the image, laid out the same way below one folder.
 
-    tools/claude-code/2.1.220/claude    unpacked from the verified package
-    tools/claude-code/claude            the same file, where an agent's launch spec looks for it
+tools/claude-code/2.1.220/claude    unpacked from the verified package
+tools/claude-code/claude            the same file, where an agent's launch spec looks for it
 """
 
 from __future__ import annotations

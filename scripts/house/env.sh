@@ -5,6 +5,7 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck disable=SC2034  # read by the scripts that source this file
 cache=${STANDFAST_CACHE:-$repo/.cache}
 # Debian keeps dockerd, debootstrap and mount helpers in the sbin folders, which a user's PATH may lack.
+export LC_NUMERIC=C
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
 say() { printf '%s: %s\n' "${0##*/}" "$*"; }
