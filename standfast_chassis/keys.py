@@ -40,6 +40,9 @@ class TokenKind(StrEnum):
     COUNTERSIGNATURE = "standfast-countersignature+jws"
     MANIFEST = "standfast-manifest+jws"
     REQUEST = "standfast-request+jws"
+    SANDBOX = "standfast-sandbox+jws"
+    STORE_READING = "standfast-store-reading+jws"
+    PROBE = "standfast-probe+jws"
 
 
 class _Registry(jws.JWSRegistry):

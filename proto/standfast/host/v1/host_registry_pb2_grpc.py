@@ -76,7 +76,7 @@ class HostRegistryServiceServicer:
 
         Errors:
         - FAILED_PRECONDITION, EVIDENCE_MISSING, EVIDENCE_CONTRADICTED, CLI_VERSION_MISMATCH, HELPER_VERSION_MISMATCH, UPDATER_ENABLED: the host is not READY; the metadata names item, expected and found.
-        - INVALID_ARGUMENT, SIGNATURE_INVALID: the evidence is not signed by the key it names, or over another nonce.
+        - INVALID_ARGUMENT, TOKEN_REJECTED: the evidence is not signed by the key it names, or over another nonce.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

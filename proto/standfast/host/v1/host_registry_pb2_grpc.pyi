@@ -43,7 +43,7 @@ class HostRegistryServiceStub:
 
     Errors:
     - FAILED_PRECONDITION, EVIDENCE_MISSING, EVIDENCE_CONTRADICTED, CLI_VERSION_MISMATCH, HELPER_VERSION_MISMATCH, UPDATER_ENABLED: the host is not READY; the metadata names item, expected and found.
-    - INVALID_ARGUMENT, SIGNATURE_INVALID: the evidence is not signed by the key it names, or over another nonce.
+    - INVALID_ARGUMENT, TOKEN_REJECTED: the evidence is not signed by the key it names, or over another nonce.
     """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_host_registry_pb2.HeartbeatRequest, _host_registry_pb2.HeartbeatResponse]
     """Renews the host's lease and carries the engine's truth: its containers with their labels.
@@ -100,7 +100,7 @@ class HostRegistryServiceAsyncStub(HostRegistryServiceStub):
 
     Errors:
     - FAILED_PRECONDITION, EVIDENCE_MISSING, EVIDENCE_CONTRADICTED, CLI_VERSION_MISMATCH, HELPER_VERSION_MISMATCH, UPDATER_ENABLED: the host is not READY; the metadata names item, expected and found.
-    - INVALID_ARGUMENT, SIGNATURE_INVALID: the evidence is not signed by the key it names, or over another nonce.
+    - INVALID_ARGUMENT, TOKEN_REJECTED: the evidence is not signed by the key it names, or over another nonce.
     """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_host_registry_pb2.HeartbeatRequest, _host_registry_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Renews the host's lease and carries the engine's truth: its containers with their labels.
@@ -160,7 +160,7 @@ class HostRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
         - FAILED_PRECONDITION, EVIDENCE_MISSING, EVIDENCE_CONTRADICTED, CLI_VERSION_MISMATCH, HELPER_VERSION_MISMATCH, UPDATER_ENABLED: the host is not READY; the metadata names item, expected and found.
-        - INVALID_ARGUMENT, SIGNATURE_INVALID: the evidence is not signed by the key it names, or over another nonce.
+        - INVALID_ARGUMENT, TOKEN_REJECTED: the evidence is not signed by the key it names, or over another nonce.
         """
 
     @_abc_1.abstractmethod

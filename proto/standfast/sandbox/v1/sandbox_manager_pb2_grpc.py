@@ -158,7 +158,7 @@ class SandboxManagerServiceServicer:
 
         Errors:
         - FAILED_PRECONDITION, CONTEXT_LOST, NATIVE_SESSION_MISMATCH: nothing may be sent.
-        - INVALID_ARGUMENT, SIGNATURE_INVALID: the report is not the host's.
+        - INVALID_ARGUMENT, TOKEN_REJECTED: the report is not the host's.
         - ABORTED, GENERATION_STALE: a newer activation exists.
         - ABORTED, ACTIVATION_EXPIRED: its lease ran out.
         """

@@ -72,7 +72,7 @@ class SandboxManagerServiceStub:
 
     Errors:
     - FAILED_PRECONDITION, CONTEXT_LOST, NATIVE_SESSION_MISMATCH: nothing may be sent.
-    - INVALID_ARGUMENT, SIGNATURE_INVALID: the report is not the host's.
+    - INVALID_ARGUMENT, TOKEN_REJECTED: the report is not the host's.
     - ABORTED, GENERATION_STALE: a newer activation exists.
     - ABORTED, ACTIVATION_EXPIRED: its lease ran out.
     """
@@ -237,7 +237,7 @@ class SandboxManagerServiceAsyncStub(SandboxManagerServiceStub):
 
     Errors:
     - FAILED_PRECONDITION, CONTEXT_LOST, NATIVE_SESSION_MISMATCH: nothing may be sent.
-    - INVALID_ARGUMENT, SIGNATURE_INVALID: the report is not the host's.
+    - INVALID_ARGUMENT, TOKEN_REJECTED: the report is not the host's.
     - ABORTED, GENERATION_STALE: a newer activation exists.
     - ABORTED, ACTIVATION_EXPIRED: its lease ran out.
     """
@@ -417,7 +417,7 @@ class SandboxManagerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
         - FAILED_PRECONDITION, CONTEXT_LOST, NATIVE_SESSION_MISMATCH: nothing may be sent.
-        - INVALID_ARGUMENT, SIGNATURE_INVALID: the report is not the host's.
+        - INVALID_ARGUMENT, TOKEN_REJECTED: the report is not the host's.
         - ABORTED, GENERATION_STALE: a newer activation exists.
         - ABORTED, ACTIVATION_EXPIRED: its lease ran out.
         """

@@ -106,7 +106,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """RESOURCE_EXHAUSTED. There is no space left to record or to run. In the cases: storage_full."""
     ERROR_REASON_STORE_UNWRITABLE: _ErrorReason.ValueType  # 41
     """FAILED_PRECONDITION. The native store, or a state folder, cannot be written."""
-    ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 42
+    ERROR_REASON_STORE_BUSY: _ErrorReason.ValueType  # 42
     """RESOURCE_EXHAUSTED. A bounded queue of this process is full; retry later."""
     ERROR_REASON_NO_HOST: _ErrorReason.ValueType  # 43
     """RESOURCE_EXHAUSTED. No registered host is READY for this agent."""
@@ -134,7 +134,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. A CLI is not the pinned version or digest. In the cases: cli_version."""
     ERROR_REASON_UPDATER_ENABLED: _ErrorReason.ValueType  # 55
     """FAILED_PRECONDITION. A CLI's own updater is not switched off. In the cases: updater_enabled."""
-    ERROR_REASON_SIGNATURE_INVALID: _ErrorReason.ValueType  # 56
+    ERROR_REASON_TOKEN_REJECTED: _ErrorReason.ValueType  # 56
     """INVALID_ARGUMENT. A signed statement is not by the key, kind or nonce that it must be."""
     ERROR_REASON_GATE_REFUSED: _ErrorReason.ValueType  # 57
     """FAILED_PRECONDITION. A frame for the CLI broke the agent's grammar or has no admission; nothing of it was written."""
@@ -170,16 +170,32 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. Runner and manager do not both confirm; nothing was saved on either side."""
     ERROR_REASON_ISOLATION_REQUIRED: _ErrorReason.ValueType  # 73
     """FAILED_PRECONDITION. The `local` engine would run a CLI without permission checks against a real provider; --allow-unisolated permits it."""
-    ERROR_REASON_STATE_FOLDER_LOCKED: _ErrorReason.ValueType  # 74
-    """FAILED_PRECONDITION. Another process uses the state folder; metadata: pid."""
-    ERROR_REASON_STATE_FOLDER_UNWRITABLE: _ErrorReason.ValueType  # 75
-    """FAILED_PRECONDITION. The state folder cannot be written."""
-    ERROR_REASON_PORT_IN_USE: _ErrorReason.ValueType  # 76
+    ERROR_REASON_STATE_FOLDER_IN_USE: _ErrorReason.ValueType  # 74
+    """FAILED_PRECONDITION. Another process uses the state folder; metadata: holder_pid."""
+    ERROR_REASON_STATE_FOLDER_UNUSABLE: _ErrorReason.ValueType  # 75
+    """FAILED_PRECONDITION. A state folder cannot be used as it is."""
+    ERROR_REASON_ADDRESS_IN_USE: _ErrorReason.ValueType  # 76
     """FAILED_PRECONDITION. The address to listen on is taken."""
-    ERROR_REASON_SCHEMA_TOO_NEW: _ErrorReason.ValueType  # 77
+    ERROR_REASON_STORE_TOO_NEW: _ErrorReason.ValueType  # 77
     """FAILED_PRECONDITION. The store was written by a newer release."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 78
     """INTERNAL. A fault of ours; the log has it under the trace id."""
+    ERROR_REASON_STORE_ERROR: _ErrorReason.ValueType  # 79
+    """INTERNAL. A state store failed."""
+    ERROR_REASON_STORE_FOREIGN: _ErrorReason.ValueType  # 80
+    """FAILED_PRECONDITION. A state store is of another kind of process."""
+    ERROR_REASON_STORE_DAMAGED: _ErrorReason.ValueType  # 81
+    """DATA_LOSS. A state store is damaged, or no database."""
+    ERROR_REASON_STORE_CLOSED: _ErrorReason.ValueType  # 82
+    """UNAVAILABLE. The process is going down; nothing was written."""
+    ERROR_REASON_KEY_FILE_UNUSABLE: _ErrorReason.ValueType  # 83
+    """FAILED_PRECONDITION. A key file cannot be read, is of another kind, or can be read by others."""
+    ERROR_REASON_SETTINGS_INVALID: _ErrorReason.ValueType  # 84
+    """INVALID_ARGUMENT. A setting of a process is unknown, missing or wrong."""
+    ERROR_REASON_TASKS_FULL: _ErrorReason.ValueType  # 85
+    """RESOURCE_EXHAUSTED. The process runs as many tasks as it may; retry later."""
+    ERROR_REASON_TASKS_CLOSED: _ErrorReason.ValueType  # 86
+    """UNAVAILABLE. The process is going down; nothing was started."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Reasons. ErrorInfo carries the name without the prefix ERROR_REASON_. The comment gives the status code and an example, and the word that the failure cases use for it."""
@@ -268,7 +284,7 @@ ERROR_REASON_STORAGE_FULL: ErrorReason.ValueType  # 40
 """RESOURCE_EXHAUSTED. There is no space left to record or to run. In the cases: storage_full."""
 ERROR_REASON_STORE_UNWRITABLE: ErrorReason.ValueType  # 41
 """FAILED_PRECONDITION. The native store, or a state folder, cannot be written."""
-ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 42
+ERROR_REASON_STORE_BUSY: ErrorReason.ValueType  # 42
 """RESOURCE_EXHAUSTED. A bounded queue of this process is full; retry later."""
 ERROR_REASON_NO_HOST: ErrorReason.ValueType  # 43
 """RESOURCE_EXHAUSTED. No registered host is READY for this agent."""
@@ -296,7 +312,7 @@ ERROR_REASON_CLI_VERSION_MISMATCH: ErrorReason.ValueType  # 54
 """FAILED_PRECONDITION. A CLI is not the pinned version or digest. In the cases: cli_version."""
 ERROR_REASON_UPDATER_ENABLED: ErrorReason.ValueType  # 55
 """FAILED_PRECONDITION. A CLI's own updater is not switched off. In the cases: updater_enabled."""
-ERROR_REASON_SIGNATURE_INVALID: ErrorReason.ValueType  # 56
+ERROR_REASON_TOKEN_REJECTED: ErrorReason.ValueType  # 56
 """INVALID_ARGUMENT. A signed statement is not by the key, kind or nonce that it must be."""
 ERROR_REASON_GATE_REFUSED: ErrorReason.ValueType  # 57
 """FAILED_PRECONDITION. A frame for the CLI broke the agent's grammar or has no admission; nothing of it was written."""
@@ -332,14 +348,30 @@ ERROR_REASON_VERDICTS_DIFFER: ErrorReason.ValueType  # 72
 """FAILED_PRECONDITION. Runner and manager do not both confirm; nothing was saved on either side."""
 ERROR_REASON_ISOLATION_REQUIRED: ErrorReason.ValueType  # 73
 """FAILED_PRECONDITION. The `local` engine would run a CLI without permission checks against a real provider; --allow-unisolated permits it."""
-ERROR_REASON_STATE_FOLDER_LOCKED: ErrorReason.ValueType  # 74
-"""FAILED_PRECONDITION. Another process uses the state folder; metadata: pid."""
-ERROR_REASON_STATE_FOLDER_UNWRITABLE: ErrorReason.ValueType  # 75
-"""FAILED_PRECONDITION. The state folder cannot be written."""
-ERROR_REASON_PORT_IN_USE: ErrorReason.ValueType  # 76
+ERROR_REASON_STATE_FOLDER_IN_USE: ErrorReason.ValueType  # 74
+"""FAILED_PRECONDITION. Another process uses the state folder; metadata: holder_pid."""
+ERROR_REASON_STATE_FOLDER_UNUSABLE: ErrorReason.ValueType  # 75
+"""FAILED_PRECONDITION. A state folder cannot be used as it is."""
+ERROR_REASON_ADDRESS_IN_USE: ErrorReason.ValueType  # 76
 """FAILED_PRECONDITION. The address to listen on is taken."""
-ERROR_REASON_SCHEMA_TOO_NEW: ErrorReason.ValueType  # 77
+ERROR_REASON_STORE_TOO_NEW: ErrorReason.ValueType  # 77
 """FAILED_PRECONDITION. The store was written by a newer release."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 78
 """INTERNAL. A fault of ours; the log has it under the trace id."""
+ERROR_REASON_STORE_ERROR: ErrorReason.ValueType  # 79
+"""INTERNAL. A state store failed."""
+ERROR_REASON_STORE_FOREIGN: ErrorReason.ValueType  # 80
+"""FAILED_PRECONDITION. A state store is of another kind of process."""
+ERROR_REASON_STORE_DAMAGED: ErrorReason.ValueType  # 81
+"""DATA_LOSS. A state store is damaged, or no database."""
+ERROR_REASON_STORE_CLOSED: ErrorReason.ValueType  # 82
+"""UNAVAILABLE. The process is going down; nothing was written."""
+ERROR_REASON_KEY_FILE_UNUSABLE: ErrorReason.ValueType  # 83
+"""FAILED_PRECONDITION. A key file cannot be read, is of another kind, or can be read by others."""
+ERROR_REASON_SETTINGS_INVALID: ErrorReason.ValueType  # 84
+"""INVALID_ARGUMENT. A setting of a process is unknown, missing or wrong."""
+ERROR_REASON_TASKS_FULL: ErrorReason.ValueType  # 85
+"""RESOURCE_EXHAUSTED. The process runs as many tasks as it may; retry later."""
+ERROR_REASON_TASKS_CLOSED: ErrorReason.ValueType  # 86
+"""UNAVAILABLE. The process is going down; nothing was started."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
