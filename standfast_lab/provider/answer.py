@@ -21,6 +21,7 @@ class How(StrEnum):
     """What the fault is."""
 
     CUT = "cut"  # the TCP stream ends (FIN) with no terminator
+    END = "end"  # the HTTP body ends in order, though the protocol's closing events have not come
     RESET = "reset"  # the TCP stream is reset (RST)
     HANG = "hang"  # nothing more comes until the client leaves, or until a release
     ERROR_EVENT = "error-event"  # an error event inside a 200 stream, then an orderly end

@@ -2,8 +2,9 @@
 
     status=403 [type=T] [message="M"]     an error body of the protocol
     retry-after=1                         that header, in seconds; alone it means status 429
-    cut=WHERE  reset=WHERE  hang[=WHERE]  a fault at before-head, after-head, mid-text, mid-event, mid-chunk or before-stop
-                                          (cut and reset alone: mid-text; hang alone: before-head)
+    cut=WHERE  reset=WHERE  end=WHERE  hang[=WHERE]
+                                          a fault at before-head, after-head, mid-text, mid-event, mid-chunk or before-stop
+                                          (hang alone: before-head; the others: mid-text)
     error-event[=TYPE]                    an error event inside a 200 stream
     slow=20x50ms                          that many deltas, with that pause before each
     latency=200ms                         a pause before the head
@@ -130,6 +131,8 @@ def _fault(how: How) -> Callable[[Answer, Directive], Answer]:
             where = Where(d.value or (Where.BEFORE_HEAD if how is How.HANG else Where.MID_TEXT))
         except ValueError as error:
             raise DirectiveError(f"lab word {how}={d.value}: expected one of {', '.join(Where)}") from error
+        if how is How.END and where in (Where.BEFORE_HEAD, Where.MID_CHUNK):
+            raise DirectiveError(f"lab word end={where}: HTTP has no orderly end there; use cut")
         return replace(answer, fault=Fault(where, how))
 
     return apply
@@ -177,6 +180,7 @@ _WORDS: dict[str, Callable[[Answer, Directive], Answer]] = {
     "status": _status,
     "retry-after": _retry_after,
     "cut": _fault(How.CUT),
+    "end": _fault(How.END),
     "reset": _fault(How.RESET),
     "hang": _fault(How.HANG),
     "error-event": _error_event,

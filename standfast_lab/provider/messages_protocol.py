@@ -77,6 +77,9 @@ def encode_answer(answer: Answer, heard: Heard, *, seed: str) -> list[Step]:
         if fault.how is How.ERROR_EVENT:
             return steps + encode_error(529, fault.error_type, "lab: error", seed, None)
         half = 0 if fault.where is Where.AFTER_HEAD else len(body) // 2
+        if fault.how is How.END:
+            # An orderly end has a content-length that fits: the JSON text is what is cut.
+            return [*steps, replace(head, headers=_with_length(head.headers, half)), Body(body[:half]), End()]
         return [*steps, head, Body(body[:half]), *_break(fault), Body(body[half:]), End()]
     head = Head(200, (("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-cache"), request_id))
     return [*steps, head, *_stream(answer, heard, seed, fault), End()]
@@ -101,6 +104,10 @@ def encode_token_count(heard: Heard) -> list[Step]:
     """Returns the HTTP steps of a token count: a fixed function of the request's texts."""
     body = json.dumps({"input_tokens": _input_tokens(heard)}).encode()
     return [Head(200, (("content-type", "application/json"), ("content-length", str(len(body))))), Body(body), End()]
+
+
+def _with_length(headers: tuple[tuple[str, str], ...], length: int) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(length) if name == "content-length" else value) for name, value in headers)
 
 
 def _message(place: int, message: object) -> Message:
@@ -299,6 +306,8 @@ def _break(fault: Fault) -> Iterator[Step]:
     match fault.how:
         case How.CUT:
             yield Cut()
+        case How.END:
+            yield Close()
         case How.RESET:
             yield Reset()
         case How.HANG:
