@@ -11,7 +11,7 @@ from deploy.release.arguments import agent_names, cache_folder, parser
 from deploy.release.context import REPO
 from deploy.release.errors import BuildError
 from deploy.release.manifest import manifest_of, read_manifest, release_sha, write_manifest
-from deploy.release.measure import check_against_pins, measured_image
+from deploy.release.measure import measured_image
 from deploy.release.pins import chosen_pins
 from deploy.release.sandbox_image import built_image
 
@@ -35,8 +35,7 @@ def main() -> int:
         except DockerException as error:
             raise BuildError(f"no engine answers ({error}); start one with scripts/engine start") from error
         image_id, is_new = built_image(client, pins, given.tag, given.base, cache_folder())
-        measured = measured_image(client, image_id)
-        check_against_pins(measured, pins)
+        measured = measured_image(client, image_id, pins)
         manifest = manifest_of(image_id, measured, release_sha(REPO), read_manifest(given.manifest))
         write_manifest(given.manifest, manifest)
     except BuildError as error:

@@ -8,7 +8,7 @@ from deploy.release.arguments import agent_names, cache_folder, parser
 from deploy.release.context import REPO
 from deploy.release.errors import BuildError
 from deploy.release.manifest import manifest_of, read_manifest, release_sha, write_manifest
-from deploy.release.measure import check_against_pins, measured_tools
+from deploy.release.measure import measured_tools
 from deploy.release.pins import chosen_pins
 from deploy.release.tool_folder import laid_out_tools, local_image_id
 
@@ -18,8 +18,7 @@ def main() -> int:
     try:
         pins = chosen_pins(agent_names(given.agents))
         tools = laid_out_tools(pins, cache_folder())
-        measured = measured_tools(tools)
-        check_against_pins(measured, pins)
+        measured = measured_tools(tools, pins)
         manifest = manifest_of(local_image_id(measured), measured, release_sha(REPO), read_manifest(given.manifest))
         write_manifest(given.manifest, manifest)
     except BuildError as error:

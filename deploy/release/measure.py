@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,12 @@ from deploy.release.pins import AgentPin
 _TIMEOUT_S = 120
 
 
-def measured_image(client: docker.DockerClient, image_id: str) -> Measurement:
-    """Runs the exact image without network and with no capability, and returns what it says of itself."""
+def measured_image(client: docker.DockerClient, image_id: str, pins: Sequence[AgentPin]) -> Measurement:
+    """Runs the exact image without network and with the capabilities of a sandbox, and returns what it says of itself."""
     try:
         printed = client.containers.run(
             image_id,
-            ["measure"],
+            ["measure", "--layout", "container"],
             network_mode="none",
             cap_drop=["ALL"],
             cap_add=["SETUID", "SETGID", "KILL"],
@@ -40,38 +41,40 @@ def measured_image(client: docker.DockerClient, image_id: str) -> Measurement:
         )
     except (APIError, ContainerError) as error:
         raise BuildError(f"the image {image_id} could not measure itself: {error}") from error
-    return parsed(printed)
+    return parsed(printed, pins)
 
 
-def measured_tools(tools: Path) -> Measurement:
-    """The same for a tool folder, by the supervisor of this tree."""
-    command = [sys.executable, "-m", "sandbox_manager.guest", "measure", "--agents", str(tools)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, timeout=_TIMEOUT_S, check=False)
+def measured_tools(tools: Path, pins: Sequence[AgentPin]) -> Measurement:
+    """The same for a tool folder, by the supervisor of this tree in a retained folder made for it."""
+    with tempfile.TemporaryDirectory() as root:
+        for folder in ("members/1/home", "run/slots/1", "sf/host", "workspace"):
+            (Path(root) / folder).mkdir(parents=True)
+        command = [sys.executable, "-m", "sandbox_manager.guest", "measure", "--layout", "local"]
+        command += ["--root", root, "--agents", str(tools)]
+        done = subprocess.run(command, cwd=REPO, capture_output=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode != 0:
         raise BuildError(
             f"measuring {tools} ended with {done.returncode}: {done.stderr.decode(errors='replace').strip()}"
         )
-    return parsed(done.stdout)
+    return parsed(done.stdout, pins)
 
 
-def parsed(printed: bytes) -> Measurement:
-    """Reads the JSON line of `guest measure`. Anything else raises `BuildError`."""
+def parsed(printed: bytes, pins: Sequence[AgentPin]) -> Measurement:
+    """Reads the JSON of `guest measure` and holds it against the pins; anything else than the pinned CLIs raises `BuildError`."""
     try:
-        found = json.loads(printed)
-        supervisor = _item(found["supervisor"])
-        agents = {str(name): _item(item) for name, item in found["agents"].items()}
+        answer = json.loads(printed)
+        supervisor = _item(answer["supervisor"])
+        agents = {str(name): _item(item) for name, item in answer["agents"].items()}
+        failed = sorted(name for name, verdict in answer["probes"].items() if verdict is False)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BuildError(f"the self-measurement is not the expected JSON ({error!r}): {printed[:300]!r}") from error
+    expected = {pin.agent: Measured(pin.version, f"sha256:{pin.member_sha256}") for pin in pins}
+    if agents != expected:
+        raise BuildError(f"expected the CLIs {expected}, measured {agents}; deploy/pins.json and what was built differ")
+    if failed:
+        raise BuildError(f"the self-measurement found that this does not hold: {', '.join(failed)}")
     return Measurement(supervisor, agents)
 
 
 def _item(found: dict[str, Any]) -> Measured:
     return Measured(str(found["version"]), str(found["digest"]))
-
-
-def check_against_pins(measured: Measurement, pins: Sequence[AgentPin]) -> None:
-    """The CLIs found must be the pinned ones: the same set, each printing its pinned version."""
-    expected = {pin.agent: pin.version for pin in pins}
-    found = {name: cli.version for name, cli in measured.agents.items()}
-    if found != expected:
-        raise BuildError(f"expected the CLIs {expected}, measured {found}; build again, or correct deploy/pins.json")

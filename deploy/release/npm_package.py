@@ -58,8 +58,8 @@ def _fetch(pin: AgentPin, folder: Path, tarball: Path) -> None:
 
 
 def unpacked_member(pin: AgentPin, cache: Path) -> Path:
-    """The pinned member as `cache/tools/AGENT/VERSION/EXECUTABLE`, mode 0755; unpacked unless it is there with the pinned digest."""
-    target = cache / "tools" / pin.agent / pin.version / pin.executable
+    """The pinned member as `cache/unpacked/AGENT/VERSION/EXECUTABLE`, mode 0755; unpacked unless it is there with the pinned digest."""
+    target = cache / "unpacked" / pin.agent / pin.version / pin.executable
     if target.exists() and _sha256_of(target) == pin.member_sha256:
         return target
     tarball = fetched_package(pin, cache)

@@ -22,6 +22,7 @@ def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
     for pin in pins:
         unpacked = unpacked_member(pin, cache)
         current = tools / pin.agent / pin.executable
+        current.parent.mkdir(parents=True, exist_ok=True)
         if not (current.exists() and current.samefile(unpacked)):
             # Renamed over the old one, so that a process which is being started finds one or the other.
             link = current.with_name(current.name + ".new")
