@@ -1,0 +1,20 @@
+"""The relay: the one way from a sandbox to a model. See `relay` for its use."""
+
+from sandbox_manager.host.relay.activation import RelayObservation
+from sandbox_manager.host.relay.admission import Incident, IncidentKind
+from sandbox_manager.host.relay.messages import text_sha256
+from sandbox_manager.host.relay.port import RelayLimits
+from sandbox_manager.host.relay.relay import Relay
+from sandbox_manager.host.relay.upstream import KeyStyle, ProviderKey, Upstream
+
+__all__ = [
+    "Incident",
+    "IncidentKind",
+    "KeyStyle",
+    "ProviderKey",
+    "Relay",
+    "RelayLimits",
+    "RelayObservation",
+    "Upstream",
+    "text_sha256",
+]
