@@ -98,6 +98,13 @@ class ProcessMustRetire:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameRead:
+    """One whole frame was read; what it says follows. `kind` is its kind, e.g. "system/init"."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class NoiseLine:
     """A line of stdout that is no frame: counted and kept in the raw tap, never joined to a neighbour."""
 
@@ -194,6 +201,7 @@ Fact = (
     | AlreadyDelivered
     | NativeTurnEnded
     | ProcessMustRetire
+    | FrameRead
     | NoiseLine
 )
 Normalised = TextDelta | AssistantMessage | ToolCall | ToolResult | Usage | ProviderRetry | Warned | NativeRequest

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runner.core.events import DriverEvent, NoiseLine
+from runner.core.events import DriverEvent, FrameRead, NoiseLine
 from runner.drivers.claude_code import frames
-from runner.drivers.claude_code.reader import Body, StreamReader
+from runner.drivers.claude_code.reader import StreamReader
 from runner.drivers.line_framer import Line, LineFramer
 
 AGENT = "claude-code"
@@ -66,9 +66,8 @@ class ClaudeCodeDriver:
 
     def _read(self, line: Line) -> list[DriverEvent]:
         fields = frames.parse_object(line.content)
-        bodies: list[Body]
         if fields is None:
-            bodies = [NoiseLine(len(line.content))]
-        else:
-            bodies = self._reader.read(frames.Frame(fields))
+            return [DriverEvent(NoiseLine(len(line.content)), line.end_offset, line.content)]
+        frame = frames.Frame(fields)
+        bodies = [FrameRead(frame.kind), *self._reader.read(frame)]
         return [DriverEvent(body, line.end_offset, line.content) for body in bodies]
