@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import grpc
 
 from standfast_chassis.limits import GRPC_MESSAGE_MAX_BYTES
 from standfast_chassis.trace_interceptors import client_interceptors
 from standfast_chassis.tracing import Tracing
+
+C = TypeVar("C", bound=grpc.aio.RpcContext)
 
 KEEPALIVE_INTERVAL_S = 20
 KEEPALIVE_TIMEOUT_S = 10
@@ -26,7 +30,7 @@ def open_channel(
     """A channel to `host:port` or `unix:/path`; make it inside the running loop, close it with `await
     channel.close()` (it is an async context manager). Without `credentials`: plain text, for loopback and unix sockets.
 
-    A call that is dropped is not cancelled: put `call.cancel()` in a `finally`.
+    Use every streaming call inside cancelled_on_exit().
     """
     options: list[tuple[str, str | int]] = [
         ("grpc.max_receive_message_length", GRPC_MESSAGE_MAX_BYTES),
@@ -50,3 +54,17 @@ def open_channel(
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options, interceptors=all_interceptors)
     return grpc.aio.secure_channel(address, credentials, options=options, interceptors=all_interceptors)
+
+
+@contextmanager
+def cancelled_on_exit(call: C) -> Iterator[C]:
+    """`with cancelled_on_exit(stub.WatchTurn(request)) as call: async for event in call: ...`
+
+    However the block ends, the call is over on both sides. Without it a call object that is merely dropped goes on
+    (its handler runs until the server stops), and so does one whose task is cancelled just when its request has been
+    sent: grpc 1.85 forwards a task's cancellation only from some of its awaits.
+    """
+    try:
+        yield call
+    finally:
+        call.cancel()

@@ -71,7 +71,6 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.grpc)
         self._services: list[str] = []
         self._is_started = False
-        self._stopping: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,20 +81,16 @@ class GrpcServer:
         await self.stop()
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
-        """Binds `host:port` (port 0: any) or `unix:/path`; returns the port (0... for a unix socket, 1).
+        """Binds `host:port` (port 0: any) or `unix:/path`; returns the port (no meaning for unix).
 
         Raises AddressInUseError when it cannot.
         """
         try:
-            if credentials is None:
-                port = self.grpc.add_insecure_port(address)
-            else:
-                port = self.grpc.add_secure_port(address, credentials)
+            if credentials is not None:
+                return self.grpc.add_secure_port(address, credentials)
+            return self.grpc.add_insecure_port(address)
         except RuntimeError as error:
             raise self._cannot_listen(address) from error
-        if port == 0:
-            raise self._cannot_listen(address)
-        return port
 
     async def start(self, services: Sequence[str], *, is_ready: bool = True) -> None:
         """`services`: full names, for reflection and health. `is_ready` false: health says NOT_SERVING for now."""
