@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Protocol
@@ -86,6 +87,8 @@ class ClientConnection:
         self.slot: Slot | None = None
         # `drain` returns only when all was handed to the kernel: that is what "delivered" means here.
         writer.transport.set_write_buffer_limits(high=0)
+        # asyncio sets it only where the listener was made with the protocol spelled out; ours comes from elsewhere.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def serve(self) -> None:
         """Runs until the connection ends. Closes it."""

@@ -1,0 +1,139 @@
+"""Measures the relay against a bare reverse proxy in the same language, in one run, interleaved. Prints one JSON line.
+
+The bare proxy is uvicorn in front of httpx2: it passes a request and a response on and does nothing else: no slots, no
+credential, no reading, no spans, no watch over the client. Both talk to one upstream (a lab provider in this process) over kept
+connections. Ratios mean something, absolute numbers only on the machine they were taken on.
+
+    .venv/bin/python scripts/bench_relay.py [--requests N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import statistics
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from sandbox_manager.host.relay import ProviderKey, Relay, Upstream
+from standfast_lab.provider import LabProvider
+
+KEY = "bench-provider-key-0123456789"
+SECRET = "bench-slot-secret-0123456789"
+Scope = MutableMapping[str, Any]
+
+
+def bare_proxy(base_url: str, transport: httpx2.AsyncHTTPTransport) -> Callable[..., Awaitable[None]]:
+    """An ASGI application that passes everything on."""
+
+    async def app(
+        scope: Scope, receive: Callable[[], Awaitable[Scope]], send: Callable[[Scope], Awaitable[None]]
+    ) -> None:
+        if scope["type"] != "http":
+            return
+
+        class Body(httpx2.AsyncByteStream):
+            async def __aiter__(self) -> Any:
+                while True:
+                    message = await receive()
+                    yield message.get("body", b"")
+                    if not message.get("more_body", False):
+                        return
+
+        headers = [(name, value) for name, value in scope["headers"] if name not in (b"host", b"connection")]
+        request = httpx2.Request(
+            scope["method"],
+            base_url,
+            headers=[(b"host", b"upstream"), *headers],
+            stream=Body(),
+            extensions={"target": scope["raw_path"] + b"?" + scope["query_string"]},
+        )
+        response = await transport.handle_async_request(request)
+        passed = [
+            (n.lower(), v) for n, v in response.headers.raw if n.lower() not in (b"transfer-encoding", b"connection")
+        ]
+        await send({"type": "http.response.start", "status": response.status_code, "headers": passed})
+        async for chunk in response.stream:  # type: ignore[union-attr]  # an asynchronous transport's stream is one
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await response.aclose()
+        await send({"type": "http.response.body", "body": b""})
+
+    return app
+
+
+async def _one(http: httpx2.AsyncClient, url: str, body: bytes) -> tuple[float, float]:
+    """Milliseconds to the first byte of the body, and to its end."""
+    begun = time.perf_counter()
+    first: float | None = None
+    headers = {"x-api-key": SECRET, "content-type": "application/json"}
+    async with http.stream("POST", url, content=body, headers=headers) as response:
+        async for _ in response.aiter_raw():
+            first = first or time.perf_counter()
+    end = time.perf_counter()
+    return ((first or end) - begun) * 1000, (end - begun) * 1000
+
+
+async def measure(requests: int) -> dict[str, float]:
+    """Medians in ms for direct, bare and relay, and the ratios of the relay to the bare proxy."""
+    async with AsyncExitStack() as stack:
+        lab = await stack.enter_async_context(LabProvider())
+        transport = httpx2.AsyncHTTPTransport(trust_env=False)
+        stack.push_async_callback(transport.aclose)
+        # With the protocol spelled out: else asyncio leaves Nagle's delay on, and 40 ms of it would flatter the relay.
+        bare_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bare_socket.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            bare_proxy(lab.base_url, transport), log_level="error", access_log=False, lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[bare_socket]))
+        relay = await stack.enter_async_context(Relay(Upstream(lab.base_url, ProviderKey(KEY))))
+        relay_socket = socket.create_server(("127.0.0.1", 0))
+        relay_port = relay_socket.getsockname()[1]
+        await relay.open_sandbox("bench", relay_socket, container_pid=None)
+        relay.register_slot("bench", "slot", SECRET, uid=None)
+        relay.begin_activation("bench", "slot", "activation", None)
+        http = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=30))
+        urls = {
+            "direct": lab.base_url,
+            "bare": f"http://127.0.0.1:{bare_socket.getsockname()[1]}",
+            "relay": f"http://127.0.0.1:{relay_port}",
+        }
+        text = "[[lab:slow=20x0ms]] " + "q" * 50_000
+        body = json.dumps(
+            {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": text}]}
+        ).encode()
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in urls}
+        for turn in range(requests + 10):
+            for name, url in urls.items():
+                result = await _one(http, f"{url}/v1/messages?beta=true", body)
+                if turn >= 10:
+                    taken[name].append(result)
+        server.should_exit = True
+        await serving
+    found: dict[str, float] = {}
+    for name, results in taken.items():
+        found[f"{name}_first_ms"] = round(statistics.median(first for first, _ in results), 3)
+        found[f"{name}_whole_ms"] = round(statistics.median(whole for _, whole in results), 3)
+    found["relay_over_bare_first"] = round(found["relay_first_ms"] / found["bare_first_ms"], 3)
+    found["relay_over_bare_whole"] = round(found["relay_whole_ms"] / found["bare_whole_ms"], 3)
+    found["relay_first_delay_ms"] = round(found["relay_first_ms"] - found["direct_first_ms"], 3)
+    return found
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=200)
+    print(json.dumps(asyncio.run(measure(parser.parse_args().requests))))
+
+
+if __name__ == "__main__":
+    main()
