@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ _registry = _Registry(algorithms=[_ALGORITHM])
 class PublicKey:
     """`jwk`: {"crv": "Ed25519", "kty": "OKP", "x": ...}. `thumbprint`: RFC 7638, SHA-256, 43 base64url characters."""
 
-    jwk: Mapping[str, str]
+    jwk: Mapping[str, str] = field(hash=False)
     thumbprint: str
 
     @classmethod

@@ -1,9 +1,9 @@
 """A real OTLP/gRPC receiver on a loopback port: keeps the spans and metrics that an exporter really sends.
 
-    async with OtlpReceiver() as receiver:
-        tracing = configure_tracing("runner", receiver.endpoint)
-        ...
-        span = await receiver.wait_for_span("prepare")
+async with OtlpReceiver() as receiver:
+    tracing = configure_tracing("runner", receiver.endpoint)
+    ...
+    span = await receiver.wait_for_span("prepare")
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ class OtlpReceiver:
 
     async def __aenter__(self) -> Self:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(self), self._server)
-        metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_Metrics(self), self._server)
+        # Any: the stubs of opentelemetry-proto come without types.
+        traces: Any = trace_service_pb2_grpc
+        metrics: Any = metrics_service_pb2_grpc
+        traces.add_TraceServiceServicer_to_server(_Traces(self), self._server)
+        metrics.add_MetricsServiceServicer_to_server(_Metrics(self), self._server)
         self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         await self._server.start()
         return self

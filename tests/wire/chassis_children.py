@@ -38,7 +38,7 @@ async def run(every_ms: int, count: int, command: str, pool_size: int) -> dict[s
 
     os.register_at_fork(before=forked)
     async with GrpcServer(codes={}) as server:
-        handler = grpc.unary_unary_rpc_method_handler(_echo)
+        handler: Any = grpc.unary_unary_rpc_method_handler(_echo)
         server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Echo", {"Call": handler})])
         port = server.listen("127.0.0.1:0")
         await server.start(["test.Echo"])

@@ -91,9 +91,7 @@ class Endings:
         await self.end(request, context)
         await context.write(b"2")
 
-    async def client_stream(
-        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> bytes:
+    async def client_stream(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         last = b""
         async for request in requests:
             last = request
@@ -107,6 +105,10 @@ class Endings:
             yield b"1"
             await self.end(request, context)
             yield b"2"
+
+
+def unary(channel: grpc.aio.Channel, method: str) -> Any:
+    return channel.unary_unary(method)
 
 
 @dataclass
@@ -186,28 +188,28 @@ async def world() -> AsyncIterator[World]:
 Call = Callable[[World, bytes, float | None], Awaitable[Any]]
 
 
-async def _unary(world: World, how: bytes, timeout: float | None) -> Any:
-    return await world.unary()(how, timeout=timeout)
+async def _unary(world: World, how: bytes, timeout_s: float | None) -> Any:
+    return await world.unary()(how, timeout=timeout_s)
 
 
-async def _yields(world: World, how: bytes, timeout: float | None) -> Any:
-    with cancelled_on_exit(world.stream("Yields")(how, timeout=timeout)) as call:
+async def _yields(world: World, how: bytes, timeout_s: float | None) -> Any:
+    with cancelled_on_exit(world.stream("Yields")(how, timeout=timeout_s)) as call:
         return [message async for message in call]
 
 
-async def _writes(world: World, how: bytes, timeout: float | None) -> Any:
-    with cancelled_on_exit(world.stream("Writes")(how, timeout=timeout)) as call:
+async def _writes(world: World, how: bytes, timeout_s: float | None) -> Any:
+    with cancelled_on_exit(world.stream("Writes")(how, timeout=timeout_s)) as call:
         return [message async for message in call]
 
 
-async def _client_stream(world: World, how: bytes, timeout: float | None) -> Any:
-    made: Any = world.channel.stream_unary("/test.Endings/ClientStream")(iter([b"ok", how]), timeout=timeout)
-    with cancelled_on_exit(made) as call:
+async def _client_stream(world: World, how: bytes, timeout_s: float | None) -> Any:
+    method: Any = world.channel.stream_unary("/test.Endings/ClientStream")
+    with cancelled_on_exit(method(iter([b"ok", how]), timeout=timeout_s)) as call:
         return await call
 
 
-async def _both(world: World, how: bytes, timeout: float | None) -> Any:
-    made: Any = world.channel.stream_stream("/test.Endings/Both")(timeout=timeout)
+async def _both(world: World, how: bytes, timeout_s: float | None) -> Any:
+    made: Any = world.channel.stream_stream("/test.Endings/Both")(timeout=timeout_s)
     with cancelled_on_exit(made) as call:
         await call.write(how)
         await call.done_writing()
@@ -381,7 +383,7 @@ async def test_a_server_that_is_not_there_is_unavailable_and_has_no_reason_of_ou
     tracing = configure_tracing("client", exporter=exporter)
     async with open_channel("127.0.0.1:1", tracing=tracing) as channel:
         with pytest.raises(rpc_status.RemoteError) as caught, rpc_status.remote_errors():
-            await channel.unary_unary("/test.Endings/Unary")(b"ok", timeout=5)
+            await unary(channel, "/test.Endings/Unary")(b"ok", timeout=5)
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
     assert not caught.value.has_error_info
     await tracing.shutdown()
@@ -396,13 +398,13 @@ async def test_a_long_error_text_is_cut_and_still_arrives(world: World) -> None:
         raise RefusedError("ж" * 100_000, {f"key_{n}": "ü" * 5000 for n in range(50)})
 
     async with GrpcServer(codes=CODES) as server:
-        handler = grpc.unary_unary_rpc_method_handler(verbose)
+        handler: Any = grpc.unary_unary_rpc_method_handler(verbose)
         server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Long", {"Call": handler})])
         port = server.listen("127.0.0.1:0")
         await server.start([])
         async with open_channel(f"127.0.0.1:{port}") as channel:
             with pytest.raises(rpc_status.RemoteError) as caught, rpc_status.remote_errors():
-                await channel.unary_unary("/test.Long/Call")(b"", timeout=5)
+                await unary(channel, "/test.Long/Call")(b"", timeout=5)
     assert caught.value.reason == "TEST_REFUSED"
     assert caught.value.message.startswith("жжж")
     assert caught.value.message.endswith("...")

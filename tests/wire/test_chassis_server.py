@@ -29,8 +29,12 @@ async def _echo(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> 
 
 
 def _add_echo(server: GrpcServer) -> None:
-    handler = grpc.unary_unary_rpc_method_handler(_echo)
+    handler: Any = grpc.unary_unary_rpc_method_handler(_echo)
     server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Echo", {"Call": handler})])
+
+
+def unary(channel: grpc.aio.Channel, method: str) -> Any:
+    return channel.unary_unary(method)
 
 
 @asynccontextmanager
@@ -44,8 +48,8 @@ async def served() -> AsyncIterator[tuple[GrpcServer, grpc.aio.Channel, int]]:
 
 
 async def _health(channel: grpc.aio.Channel, service: str) -> str:
-    stub = health_pb2_grpc.HealthStub(channel)
-    answer: Any = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
     return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
@@ -60,8 +64,10 @@ async def test_health_follows_readiness() -> None:
 
 async def test_reflection_lists_the_services() -> None:
     async with served() as (_, channel, _port):
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        call: Any = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="*")]))
+        make_stub: Any = reflection_pb2_grpc.ServerReflectionStub
+        call = make_stub(channel).ServerReflectionInfo(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="*")])
+        )
         answer = await call.read()
         call.cancel()
         names = {service.name for service in answer.list_services_response.service}
@@ -81,7 +87,7 @@ async def test_a_unix_socket_serves(tmp_path: Path) -> None:
         server.listen(f"unix:{tmp_path}/s")
         await server.start([])
         async with open_channel(f"unix:{tmp_path}/s") as channel:
-            assert await channel.unary_unary("/test.Echo/Call")(b"x", timeout=5) == b"x"
+            assert await unary(channel, "/test.Echo/Call")(b"x", timeout=5) == b"x"
 
 
 async def test_a_message_of_the_full_size_passes_and_a_larger_one_is_refused() -> None:
@@ -177,7 +183,7 @@ async def a_process(before_stop_s: float) -> AsyncIterator[tuple[asyncio.subproc
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_running_calls_finish(number: signal.Signals) -> None:
     async with a_process(0) as (process, out, port), open_channel(f"127.0.0.1:{port}") as channel:
-        call: Any = channel.unary_unary("/test.Slow/Call")(b"0.5", timeout=20)
+        call: Any = unary(channel, "/test.Slow/Call")(b"0.5", timeout=20)
         assert await out.readline() == b"call\n"
         process.send_signal(number)
         assert await call == b"finished"
@@ -190,7 +196,7 @@ async def test_a_signal_lets_running_calls_finish(number: signal.Signals) -> Non
 
 async def test_a_second_signal_stops_at_once() -> None:
     async with a_process(60) as (process, out, port), open_channel(f"127.0.0.1:{port}") as channel:
-        call: Any = channel.unary_unary("/test.Slow/Call")(b"60", timeout=70)
+        call: Any = unary(channel, "/test.Slow/Call")(b"60", timeout=70)
         assert await out.readline() == b"call\n"
         process.send_signal(signal.SIGTERM)
         assert await out.readline() == b"before_stop\n"
