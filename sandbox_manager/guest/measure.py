@@ -1,0 +1,207 @@
+"""What this sandbox consists of, as measured here and now, not as labelled.
+
+Digests of the supervisor's own files and of the CLIs, the versions the CLIs print, and probes of what must hold:
+process 1 reaps, the gate and siblings' homes are closed to a slot, a slot has no capability.
+"""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import hashlib
+import os
+import platform
+import re
+import stat
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from . import PROTOCOL_VERSION, SUPERVISOR_VERSION
+from .errors import OperationError
+from .executable_check import sha256_of
+from .layout import Layout, SlotPlace
+from .processes import read_process
+from .reaper import ExitStatus, Reaper
+from .spawn import Program, become, fork_program, read_failure, run_forked
+
+_VERSION_TIMEOUT_S = 30.0
+_PROBE_TIMEOUT_S = 3.0
+_VERSION_BYTES_MAX = 4096
+_VERSION = re.compile(r"\d+\.\d+\.\d+[-+.\w]*")
+
+
+def own_digest() -> str:
+    """One digest over the supervisor's files: their names below the package, and their content."""
+    package = Path(__file__).parent
+    whole = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        whole.update(
+            f"{file.relative_to(package).as_posix()}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode()
+        )
+    return "sha256:" + whole.hexdigest()
+
+
+async def measure(layout: Layout, reaper: Reaper) -> dict[str, object]:
+    """Returns the measurement as a JSON object. Digests are `sha256:<hex>`; `version` is None if nothing was printed."""
+    return {
+        "guest_protocol": PROTOCOL_VERSION,
+        "supervisor": {"version": SUPERVISOR_VERSION, "digest": await asyncio.to_thread(own_digest)},
+        "python_version": platform.python_version(),
+        "layout": layout.kind,
+        "is_isolated": layout.is_isolated,
+        "slots": sorted(layout.slots),
+        "agents": await _measure_agents(layout, reaper),
+        "probes": await _probe(layout, reaper),
+    }
+
+
+async def _measure_agents(layout: Layout, reaper: Reaper) -> dict[str, object]:
+    """One entry for each folder below `agents` that has an executable directly in it."""
+    agents: dict[str, object] = {}
+    for name, executable in await asyncio.to_thread(_executables, layout.agents):
+        facts = await asyncio.to_thread(os.stat, executable)
+        printed = await _printed_version(layout, reaper, executable)
+        match = _VERSION.search(printed or "")
+        agents[name] = {
+            "version": match.group() if match else None,
+            "printed": printed,
+            "digest": "sha256:" + await asyncio.to_thread(sha256_of, executable),
+            "path": str(executable),
+            "size": facts.st_size,
+            "mode": f"{stat.S_IMODE(facts.st_mode):04o}",
+            "owner": facts.st_uid,
+        }
+    return agents
+
+
+def _executables(agents: Path) -> list[tuple[str, Path]]:
+    folders = sorted(folder for folder in agents.iterdir() if folder.is_dir()) if agents.is_dir() else []
+    found = [
+        (folder.name, item)
+        for folder in folders
+        for item in sorted(folder.iterdir())
+        if item.is_file() and item.stat().st_mode & 0o111
+    ]
+    return list(dict(reversed(found)).items())[::-1]
+
+
+async def _printed_version(layout: Layout, reaper: Reaper, executable: Path) -> str | None:
+    """What `--version` prints when the first slot runs it; None if it fails or takes too long."""
+    place = layout.slots[min(layout.slots)]
+    env = {
+        "HOME": str(place.home),
+        "TMPDIR": str(place.private),
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+    }
+    program = Program((str(executable), "--version"), env, str(place.private))
+    loop = asyncio.get_running_loop()
+    exit_of: asyncio.Future[ExitStatus] = loop.create_future()
+    read_end, write_end = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    pid = None
+    try:
+        forked = fork_program(
+            place,
+            program,
+            (null, write_end, null),
+            reaper,
+            lambda status: None if exit_of.done() else exit_of.set_result(status),
+        )
+        pid = forked.pid
+        await read_failure(forked, _VERSION_TIMEOUT_S)
+        status = await asyncio.wait_for(exit_of, _VERSION_TIMEOUT_S)
+        os.set_blocking(read_end, False)
+        text = os.read(read_end, _VERSION_BYTES_MAX)
+        return text.decode(errors="replace").strip() if status.code == 0 else None
+    except (OperationError, TimeoutError, BlockingIOError):
+        return None
+    finally:
+        if pid is not None and not exit_of.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, 9)
+        for fd in (read_end, write_end, null):
+            os.close(fd)
+
+
+async def _probe(layout: Layout, reaper: Reaper) -> dict[str, object]:
+    probes: dict[str, object] = {"reaps_orphans": await _reaps_orphans(reaper), "supervisor_pid": os.getpid()}
+    if layout.is_isolated:
+        probes |= await _probe_isolation(layout, reaper)
+    return probes
+
+
+async def _reaps_orphans(reaper: Reaper) -> bool:
+    """Whether a grandchild that outlives its parent leaves no zombie behind."""
+    read_end, write_end = os.pipe()
+
+    def orphan() -> None:
+        pid = os.fork()
+        if pid == 0:
+            # Inside the grandchild: end after the parent did, so that process 1 inherits it.
+            parent, deadline = os.getppid(), time.monotonic() + 1
+            while os.getppid() == parent and time.monotonic() < deadline:
+                time.sleep(0.001)
+            os._exit(0)
+        os.write(write_end, str(pid).encode())
+
+    try:
+        await asyncio.wait_for(reaper.exit_of(run_forked(orphan)), _PROBE_TIMEOUT_S)
+        grandchild = int(os.read(read_end, 32))
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    return await asyncio.to_thread(_is_gone_soon, grandchild)
+
+
+def _is_gone_soon(pid: int) -> bool:
+    deadline = time.monotonic() + _PROBE_TIMEOUT_S
+    while read_process(pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return read_process(pid) is None
+
+
+async def _probe_isolation(layout: Layout, reaper: Reaper) -> dict[str, object]:
+    """Tries, as the first slot, what no slot may do. True is as it must be."""
+    place = layout.slots[min(layout.slots)]
+    siblings = [other.home for other in layout.slots.values() if other.slot != place.slot]
+    executables = [item for _, item in _executables(layout.agents)]
+    attempts: dict[str, list[Callable[[], object]]] = {
+        "gate_is_closed": [functools.partial(os.listdir, layout.own)],
+        "siblings_homes_are_closed": [functools.partial(os.listdir, home) for home in siblings],
+        "executables_are_unreadable": [functools.partial(open, item, "rb") for item in executables],
+        "supervisor_is_out_of_reach": [functools.partial(os.kill, os.getpid(), 0)],
+    }
+    checks: dict[str, Callable[[], None]] = {
+        name: functools.partial(_must_all_be_refused, tries) for name, tries in attempts.items()
+    }
+    checks["has_no_capability"] = _must_have_no_capability
+    results: dict[str, object] = {}
+    for name, check in checks.items():
+        pid = run_forked(functools.partial(_as_slot, place, check))
+        status = await asyncio.wait_for(reaper.exit_of(pid), _PROBE_TIMEOUT_S)
+        results[name] = status.code == 0
+    return results
+
+
+def _as_slot(place: SlotPlace, check: Callable[[], None]) -> None:
+    become(place)
+    check()
+
+
+def _must_all_be_refused(attempts: Sequence[Callable[[], object]]) -> None:
+    for attempt in attempts:
+        try:
+            attempt()
+        except PermissionError:
+            continue
+        raise OSError(errno.EPERM, "this was allowed")
+
+
+def _must_have_no_capability() -> None:
+    facts = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    is_bare = all(int(facts[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"))
+    if not is_bare or facts["NoNewPrivs"] != "1" or facts["Seccomp"] != "2":
+        raise OSError(errno.EPERM, "a slot has more than it should")

@@ -1,0 +1,88 @@
+"""Facts about processes, read from /proc.
+
+`start_time` is field 22 of `stat` (clock ticks since boot): pid and start time together name one process for good.
+"""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Process:
+    """One row of the process table at the moment of a scan."""
+
+    pid: int
+    start_time: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    name: str
+    uids: frozenset[int]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What names this process even after its number is used again."""
+        return self.pid, self.start_time
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended and only waits to be reaped."""
+        return self.state in "ZX"
+
+    def as_json(self) -> dict[str, object]:
+        """The shape used in frames."""
+        return {
+            "pid": self.pid,
+            "start_time": self.start_time,
+            "parent": self.parent,
+            "name": self.name,
+            "state": self.state,
+        }
+
+
+def read_process(pid: int) -> Process | None:
+    """Returns the process's row, None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+        with open(f"/proc/{pid}/status", "rb") as file:
+            status = file.read()
+    except OSError:
+        return None
+    # The name may hold spaces and parentheses; the fields are counted from the last one.
+    name_end = stat.rindex(b")")
+    fields = stat[name_end + 2 :].split()
+    name = stat[stat.index(b"(") + 1 : name_end].decode(errors="replace")
+    uids = next((line.split()[1:] for line in status.splitlines() if line.startswith(b"Uid:")), [])
+    return Process(
+        pid,
+        int(fields[19]),
+        int(fields[1]),
+        int(fields[2]),
+        int(fields[3]),
+        fields[0].decode(),
+        name,
+        frozenset(int(uid) for uid in uids),
+    )
+
+
+def read_all() -> list[Process]:
+    """Returns every process that can be seen."""
+    rows = (read_process(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+    return [row for row in rows if row is not None]
+
+
+def read_environ(pid: int) -> bytes | None:
+    """Returns the environment the process was started with, None if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def start_time_of(pid: int) -> int | None:
+    """Returns when the process began, None if it is gone."""
+    row = read_process(pid)
+    return None if row is None else row.start_time

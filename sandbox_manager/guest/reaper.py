@@ -1,0 +1,82 @@
+"""Every ended child is reaped here and nowhere else.
+
+Process 1 inherits all orphans; on the `local` engine the supervisor makes itself the reaper of its descendants.
+No asyncio child watcher runs beside it: two callers of waitpid would take each other's children.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class ExitStatus:
+    """How a process ended: exactly one of the two is set."""
+
+    code: int | None
+    signal: int | None
+
+    def as_json(self) -> dict[str, int | None]:
+        """The shape used in frames."""
+        return {"code": self.code, "signal": self.signal}
+
+
+def from_wait_status(status: int) -> ExitStatus:
+    """Reads what waitpid returned."""
+    if os.WIFSIGNALED(status):
+        return ExitStatus(None, os.WTERMSIG(status))
+    return ExitStatus(os.waitstatus_to_exitcode(status), None)
+
+
+class Reaper:
+    """Calls back for the children that somebody watches; the others are just reaped."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[int, Callable[[ExitStatus], None]] = {}
+        self.reaped = 0
+
+    def install(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts reaping on SIGCHLD."""
+        if os.getpid() != 1:
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        loop.add_signal_handler(signal.SIGCHLD, self.reap)
+        self.reap()
+
+    @property
+    def watched(self) -> frozenset[int]:
+        """The supervisor's own children that are not reaped yet."""
+        return frozenset(self._watchers)
+
+    def watch(self, pid: int, on_exit: Callable[[ExitStatus], None]) -> None:
+        """Must be called before control returns to the loop after the fork, so that no exit is missed."""
+        self._watchers[pid] = on_exit
+
+    def exit_of(self, pid: int) -> "asyncio.Future[ExitStatus]":
+        """A future with the child's exit."""
+        future: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
+
+        def on_exit(status: ExitStatus) -> None:
+            if not future.done():
+                future.set_result(status)
+
+        self.watch(pid, on_exit)
+        return future
+
+    def reap(self) -> None:
+        """Takes every child that has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.reaped += 1
+            on_exit = self._watchers.pop(pid, None)
+            if on_exit is not None:
+                on_exit(from_wait_status(status))
