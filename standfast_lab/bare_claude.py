@@ -33,7 +33,11 @@ QUIET_ENVIRONMENT = {
 }
 """One prompt is one turn: no network but the model, no background task, no cron."""
 
-QUIET_FLAGS = ("--disallowedTools", "CronCreate,CronDelete,CronList,ScheduleWakeup,Workflow")
+QUIET_FLAGS = (
+    "--disallowedTools",
+    "CronCreate,CronDelete,CronList,ScheduleWakeup,Workflow,EnterWorktree,ExitWorktree",
+)
+"""The last two would move the working directory and the transcript with it, so the locator."""
 
 
 def bare_environment(home: Path, base_url: str, *, api_key: str = "lab") -> dict[str, str]:

@@ -17,6 +17,8 @@ _USER_PREFIXES = (
     "Output token limit hit. Resume directly",
     # Sent by the CLI inside the turn after a reply without content.
     "[Your previous response had no visible output. Please continue",
+    # Sent on a resume after a turn that a SIGTERM ended, together with the reply "No response requested.".
+    "Continue from where you left off.",
 )
 _ASSISTANT_TEXTS = (
     # Invented on a resume where a user message has no reply.

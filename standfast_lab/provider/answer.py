@@ -29,11 +29,16 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault in an otherwise whole answer."""
+    """One fault in an otherwise whole answer.
+
+    `pause_s` passes just before it. Without a pause what was sent before a cut may reach the client together with the
+    cut, and what the client makes of it is a race.
+    """
 
     where: Where
     how: How
     error_type: str = "overloaded_error"
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
     retry-after=1                         that header, in seconds; alone it means status 429
     cut=WHERE  reset=WHERE  end=WHERE  hang[=WHERE]
                                           a fault at before-head, after-head, mid-text, mid-event, mid-chunk or before-stop
-                                          (hang alone: before-head; the others: mid-text)
+                                          (hang alone: before-head; the others: mid-text); pause=200ms goes before it
     error-event[=TYPE]                    an error event inside a 200 stream
     slow=20x50ms                          that many deltas, with that pause before each
     latency=200ms                         a pause before the head
@@ -133,7 +133,7 @@ def _fault(how: How) -> Callable[[Answer, Directive], Answer]:
             raise DirectiveError(f"lab word {how}={d.value}: expected one of {', '.join(Where)}") from error
         if how is How.END and where in (Where.BEFORE_HEAD, Where.MID_CHUNK):
             raise DirectiveError(f"lab word end={where}: HTTP has no orderly end there; use cut")
-        return replace(answer, fault=Fault(where, how))
+        return replace(answer, fault=Fault(where, how, pause_s=_duration_s(d.options.get("pause", "0"))))
 
     return apply
 

@@ -159,7 +159,8 @@ class HttpServer:
         self._server.close()
         for task in self._tasks:
             task.cancel()
-        await self._group.__aexit__(kind, error, trace)
+        # The body's own exception stays as it is; the group would wrap it.
+        await self._group.__aexit__(None, None, None)
 
     def release(self) -> None:
         """Lets every answer that holds now go on."""

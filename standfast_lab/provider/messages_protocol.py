@@ -303,6 +303,8 @@ def _fault_at(fault: Fault, event: bytes) -> Iterator[Step]:
 
 
 def _break(fault: Fault) -> Iterator[Step]:
+    if fault.pause_s:
+        yield Wait(fault.pause_s)
     match fault.how:
         case How.CUT:
             yield Cut()

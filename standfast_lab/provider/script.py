@@ -131,7 +131,8 @@ class Script:
         taken = []
         for place, word in enumerate(find_directives(asked)):
             if word.times is not None:
-                key = (heard.session_id or "", asked, place)
+                # Claude appends a line feed to a text that it joins with a later one.
+                key = (heard.session_id or "", asked.rstrip("\n"), place)
                 if self._worked[key] >= word.times:
                     continue
                 self._worked[key] += 1
