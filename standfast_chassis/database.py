@@ -336,9 +336,16 @@ class Database:
         except BaseException as error:  # noqa: BLE001 - handed to the caller, whose function this is
             item.error = self._translated(error)
             if conn.in_transaction:
-                with suppress(sqlite3.OperationalError):
-                    conn.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-                    conn.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+                self._undo_one(conn)
+
+    def _undo_one(self, conn: sqlite3.Connection) -> None:
+        try:
+            conn.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+            conn.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        except sqlite3.Error:
+            # The function ended the transaction and began another: nothing of that may be committed either.
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
 
     def _fail(self, items: list[_Write], cause: BaseException) -> None:
         for item in items:

@@ -99,7 +99,8 @@ class MaskingStream:
         self._keep_length = keep_length
         self._held = b""
         self._version = -1
-        self._forms: list[bytes] = []
+        self._beginnings: frozenset[bytes] = frozenset()
+        self._first_bytes: frozenset[int] = frozenset()
         self._longest = 0
 
     def feed(self, raw: bytes) -> bytes:
@@ -109,8 +110,10 @@ class MaskingStream:
             return raw
         if self._version != self._mask.version:
             self._version = self._mask.version
-            self._forms = self._mask.forms
-            self._longest = max(len(form) for form in self._forms)
+            forms = self._mask.forms
+            self._beginnings = frozenset(form[:length] for form in forms for length in range(1, len(form)))
+            self._first_bytes = frozenset(form[0] for form in forms)
+            self._longest = max(len(form) for form in forms)
         buffer = self._held + raw
         cut, spans = self._cut(pattern, buffer)
         self._held = buffer[cut:]
@@ -128,10 +131,9 @@ class MaskingStream:
         """Where to stop for now, and the secrets before that."""
         spans = [match.span() for match in pattern.finditer(buffer)]
         for start in range(max(0, len(buffer) - self._longest + 1), len(buffer)):
-            if any(begin < start < end for begin, end in spans[-self._longest :]):
+            if buffer[start] not in self._first_bytes or buffer[start:] not in self._beginnings:
                 continue
-            tail = buffer[start:]
-            if any(len(form) > len(tail) and form.startswith(tail) for form in self._forms):
+            if not any(begin < start < end for begin, end in spans[-self._longest :]):
                 return start, [span for span in spans if span[1] <= start]
         return len(buffer), spans
 

@@ -171,16 +171,19 @@ async def test_a_commit_that_fails_fails_everything_in_it(db: Database) -> None:
     assert await db.write(insert("next")) == 1
 
 
-@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("statements", [["COMMIT"], ["ROLLBACK"], ["ROLLBACK", "BEGIN"], ["COMMIT", "BEGIN"]])
 async def test_a_function_that_ends_the_shared_transaction_fails_it_but_not_what_is_behind(
-    db: Database, statement: str
+    db: Database, statements: list[str]
 ) -> None:
     gate = Gate()
     blocker = asyncio.create_task(db.write(gate))
     await gate.wait_entered()
 
     def against_the_rules(opened: sqlite_utils.Database) -> None:
-        opened.conn.execute(statement)
+        for statement in statements:
+            opened.conn.execute(statement)
+        if opened.conn.in_transaction:
+            opened.table("items").insert({"text": "smuggled"})
 
     tasks = [asyncio.create_task(db.write(fn)) for fn in (insert("before"), against_the_rules, insert("behind"))]
     await asyncio.sleep(0)
@@ -188,8 +191,12 @@ async def test_a_function_that_ends_the_shared_transaction_fails_it_but_not_what
     # The gate's own function is in a transaction before these, which is over by then.
     await blocker
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(result) for result in results] == [StoreError, StoreError, int]
-    assert (await db.read(texts))[-1] == "behind"
+    assert isinstance(results[0], StoreError | sqlite3.Error)
+    assert isinstance(results[1], StoreError | sqlite3.Error)
+    assert isinstance(results[2], int)
+    found = await db.read(texts)
+    assert found[-1] == "behind"
+    assert "smuggled" not in found
 
 
 async def test_a_full_disk_is_named_and_what_was_settled_stays(db: Database) -> None:
