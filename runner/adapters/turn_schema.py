@@ -1,0 +1,81 @@
+"""The runner's store: its tables, and how they came about. One file, `runner.sqlite`, in the runner's state folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlite_utils
+from sqlite_utils import Migrations
+
+migrations = Migrations("standfast.runner")
+
+
+@migrations()
+def m001_turns(db: sqlite_utils.Database) -> None:
+    """Turns, their events, and conversations with their locator record.
+
+    `turns.is_over` 0 marks what must be resolved after a restart. `turns.snapshot` and `events.event` are the protos
+    that a client gets. `refusal` is JSON, set for a turn that was refused. A locator is four columns, all or none.
+    """
+    identity: Any = db["identity"]
+    identity.create({"name": str, "value": str}, pk="name", not_null={"name", "value"})
+    turns: Any = db["turns"]
+    turns.create(
+        {
+            "tenant": str,
+            "conversation_id": str,
+            "turn_id": str,
+            "message_digest": str,
+            "message_length": int,
+            "agent": str,
+            "accepted_at_ms": int,
+            "is_over": int,
+            "last_sequence": int,
+            "from_driver": int,
+            "snapshot": bytes,
+            "refusal": str,
+        },
+        pk=("tenant", "conversation_id", "turn_id"),
+        not_null={
+            "tenant",
+            "conversation_id",
+            "turn_id",
+            "message_digest",
+            "message_length",
+            "agent",
+            "accepted_at_ms",
+            "is_over",
+            "last_sequence",
+            "from_driver",
+            "snapshot",
+        },
+    )
+    db.conn.execute("CREATE INDEX turns_open ON turns (tenant, conversation_id, turn_id) WHERE is_over = 0")
+    turns.create_index(["tenant", "conversation_id", "accepted_at_ms"])
+    # Without rowid: events of one turn lie together, and are read in their order.
+    db.conn.execute(
+        "CREATE TABLE events (tenant TEXT NOT NULL, conversation_id TEXT NOT NULL, turn_id TEXT NOT NULL, "
+        "sequence INTEGER NOT NULL, event BLOB NOT NULL, "
+        "PRIMARY KEY (tenant, conversation_id, turn_id, sequence)) STRICT, WITHOUT ROWID"
+    )
+    conversations: Any = db["conversations"]
+    conversations.create(
+        {
+            "tenant": str,
+            "conversation_id": str,
+            "agent": str,
+            "settled_turns": int,
+            "last_settled_turn": str,
+            "saved_session_id": str,
+            "saved_cwd": str,
+            "saved_store": str,
+            "saved_agent": str,
+            "verified_session_id": str,
+            "verified_cwd": str,
+            "verified_store": str,
+            "verified_agent": str,
+            "verified_by": str,
+        },
+        pk=("tenant", "conversation_id"),
+        not_null={"tenant", "conversation_id", "agent", "settled_turns"},
+    )
