@@ -4,7 +4,8 @@ From two sources: the host agent's signed report of the activation, and the mana
 comes from a runner. What it says is one ruling and one reason:
 
     ADMIT         NEW, LIVE or RESTORED: the prompt may be admitted
-    REFUSE        LOST, with the cause, what would cure it and what can still be read; or IMAGE_RETIRED, which is no state at all
+    REFUSE        LOST, with the cause, what would cure it and what can still be read; or refused without a state: IMAGE_RETIRED, a
+                  handshake without an answer, and anything about a member that has no settled turn and so nothing to lose
     SETTLE_FIRST  an admitted turn has end evidence and is not settled: it is settled first
     RESTART       the running process cannot serve this turn LIVE: it leaves in order, and the session is resumed in a new one
     RETRY         somebody did not answer; that says nothing about the context
@@ -133,7 +134,7 @@ def decide(report: ActivationReport | None, member: ExpectedMember, container: E
     if member.ended_unsettled is not None:
         if member.evidence_kept:
             return ContextDecision(Ruling.SETTLE_FIRST, None, "NATIVE_END_SEEN", found=member.ended_unsettled)
-        return _lost("END_EVIDENCE_GONE", "the end evidence of an admitted turn", "none is left", container)
+        return _lost("END_EVIDENCE_GONE", "the end evidence of an admitted turn", "none is left", member, container)
     refusal = _container(report, member, container)
     if refusal is not None:
         return refusal
@@ -157,7 +158,7 @@ def _container(
     if container.presence is Presence.GONE:
         if member.settled_turns == 0:
             return ContextDecision(Ruling.RETRY, None, "CONTAINER_GONE", "a container for a first turn", "none")
-        return _lost("CONTAINER_GONE", container.container_id, "no such container", container)
+        return _lost("CONTAINER_GONE", container.container_id, "no such container", member, container)
     if report is not None:
         pairs = [
             (container.container_id, report.container.container_id),
@@ -166,7 +167,7 @@ def _container(
         ]
         for wanted, found in pairs:
             if wanted != found:
-                return _lost("CONTAINER_CHANGED", wanted, found, container)
+                return _lost("CONTAINER_CHANGED", wanted, found, member, container)
     if container.image_id not in container.accepted_images:
         # Nothing is touched: neither lost nor ready.
         accepted = ", ".join(container.accepted_images) or "none"
@@ -195,12 +196,12 @@ def _report(report: ActivationReport, member: ExpectedMember, container: Expecte
         if wanted != found:
             return ContextDecision(Ruling.RETRY, None, "GENERATION_STALE", str(wanted), str(found))
     if report.locator != member.locator or report.agent != member.locator.agent:
-        return _lost("LOCATOR_MISMATCH", str(member.locator), str(report.locator), container)
+        return _lost("LOCATOR_MISMATCH", str(member.locator), str(report.locator), member, container)
     if report.observed_session_id not in (None, member.locator.native_session_id):
         found = str(report.observed_session_id)
-        return _lost("NATIVE_SESSION_MISMATCH", member.locator.native_session_id, found, container)
+        return _lost("NATIVE_SESSION_MISMATCH", member.locator.native_session_id, found, member, container)
     if None not in (member.agent_version, report.agent_version) and member.agent_version != report.agent_version:
-        return _lost("CLI_VERSION_MISMATCH", str(member.agent_version), str(report.agent_version), container)
+        return _lost("CLI_VERSION_MISMATCH", str(member.agent_version), str(report.agent_version), member, container)
     return None
 
 
@@ -215,11 +216,11 @@ def _new(report: ActivationReport, member: ExpectedMember, container: ExpectedCo
             Ruling.RETRY, None, "SESSION_NOT_FRESH", "a fresh native id", member.locator.native_session_id
         )
     if report.handshake != "OK":
-        return _lost("HANDSHAKE_FAILED", "OK", str(report.handshake), container)
+        return _lost("HANDSHAKE_FAILED", "OK", str(report.handshake), member, container)
     store = report.store
     if store is not None and store.error != "ABSENT":
         found = store.error or f"a native store of {store.length} bytes"
-        return _lost("HISTORY_CHANGED_OUTSIDE_TURN", "no native store of a fresh session", found, container)
+        return ContextDecision(Ruling.RETRY, None, "SESSION_NOT_FRESH", "no native store of a fresh session", found)
     reason = "FIRST_TURN" if member.interrupted_turn is None else "AFTER_INTERRUPTED_FIRST_TURN"
     return ContextDecision(Ruling.ADMIT, ContextState.NEW, reason, found=member.interrupted_turn or "")
 
@@ -245,7 +246,7 @@ def _live(report: ActivationReport, member: ExpectedMember, container: ExpectedC
             return ContextDecision(Ruling.RESTART, None, reason, str(wanted), str(found))
     doubt = _store(report, member)
     if doubt is not None:
-        return _lost(doubt.code, doubt.expected, doubt.found, container)
+        return _lost(doubt.code, doubt.expected, doubt.found, member, container)
     return ContextDecision(Ruling.ADMIT, ContextState.LIVE, "PROCESS_KEPT")
 
 
@@ -253,11 +254,11 @@ def _restored(report: ActivationReport, member: ExpectedMember, container: Expec
     # The store comes first: it says more than a CLI that does not find its session.
     doubt = _store(report, member)
     if doubt is not None:
-        return _lost(doubt.code, doubt.expected, doubt.found, container)
+        return _lost(doubt.code, doubt.expected, doubt.found, member, container)
     if report.handshake is None:
-        return _lost("HANDSHAKE_FAILED", "OK", "no answer", container)
+        return _lost("HANDSHAKE_FAILED", "OK", "no answer", member, container)
     if report.handshake != "OK":
-        return _lost("SESSION_NOT_RESUMED", "OK", report.handshake, container)
+        return _lost("SESSION_NOT_RESUMED", "OK", report.handshake, member, container)
     if report.settings_digest != member.settings_digest:
         return ContextDecision(Ruling.RESTART, None, "SETTINGS_CHANGED", member.settings_digest, report.settings_digest)
     return ContextDecision(Ruling.ADMIT, ContextState.RESTORED, _why_restored(member, container))
@@ -289,11 +290,16 @@ def _store(report: ActivationReport, member: ExpectedMember) -> Reason | None:
     return (worst or list(check.reasons))[0]
 
 
-def _lost(reason: str, expected: str, found: str, container: ExpectedContainer) -> ContextDecision:
+def _lost(
+    reason: str, expected: str, found: str, member: ExpectedMember, container: ExpectedContainer
+) -> ContextDecision:
     is_there = container.presence is Presence.PRESENT
+    # Without a settled turn, or a native end, there is no history to lose; and a CLI that did not answer has lost nothing.
+    has_history = member.settled_turns > 0 or member.ended_unsettled is not None
+    is_lost = has_history and reason != "HANDSHAKE_FAILED"
     return ContextDecision(
         Ruling.REFUSE,
-        ContextState.LOST,
+        ContextState.LOST if is_lost else None,
         reason,
         expected,
         found,
