@@ -33,6 +33,7 @@ _OPEN = "[[lab:"
 _CLOSE = "]]"
 _BYTES = re.compile(r"(?P<count>\d+)\s*(?P<unit>B|KiB|MiB)?")
 _UNIT_BYTES = {None: 1, "B": 1, "KiB": 1024, "MiB": 1024 * 1024}
+_TOOL = re.compile(r"tool=\S+ +")
 _DURATION = re.compile(r"(?P<count>\d+(?:\.\d+)?)(?P<unit>ms|s)?")
 _LONG_BYTES_MAX = 64 * 1024 * 1024
 _ERROR_TYPES = {
@@ -200,6 +201,9 @@ def _spans(text: str) -> list[tuple[str, int, int]]:
     at = 0
     while (start := text.find(_OPEN, at)) >= 0:
         depth, cursor = 1, start + len(_OPEN)
+        # A tool's input may hold the closing brackets itself, so it is read as JSON first.
+        if tool := _TOOL.match(text, cursor):
+            cursor = _json_end(text, tool.end())
         while depth:
             close = text.find(_CLOSE, cursor)
             if close < 0:
@@ -209,12 +213,16 @@ def _spans(text: str) -> list[tuple[str, int, int]]:
                 depth, cursor = depth + 1, inner + len(_OPEN)
             else:
                 depth, cursor = depth - 1, close + len(_CLOSE)
-        # A tool's JSON may end in brackets of its own (`{"a":[[1]]}`): the word ends at the last of a run.
-        while text.startswith("]", cursor):
-            cursor += 1
         found.append((text[start + len(_OPEN) : cursor - len(_CLOSE)], start, cursor))
         at = cursor
     return found
+
+
+def _json_end(text: str, start: int) -> int:
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except ValueError:
+        return start
 
 
 def _json_object(text: str, body: str) -> str:

@@ -147,8 +147,8 @@ class HttpServer:
         await self._group.__aenter__()
         try:
             self._server = await asyncio.start_server(self._accept, self._host, self._wanted_port, limit=_READ_BYTES)
-        except BaseException as error:
-            await self._group.__aexit__(type(error), error, error.__traceback__)
+        except OSError:
+            await self._group.__aexit__(None, None, None)
             raise
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
@@ -181,8 +181,7 @@ class HttpServer:
                 try:
                     await connection.perform(steps, sent, watch, lambda: self._released)
                 finally:
-                    sent.progress = Progress.ENDED
-                    watch(sent)
+                    _end(sent, watch)
                 if not connection.is_reusable():
                     return
         except (ConnectionError, h11.RemoteProtocolError, TimeoutError) as error:
@@ -194,6 +193,13 @@ class HttpServer:
             _log.exception("lab connection failed")
         finally:
             await connection.close()
+
+
+def _end(sent: Sent, watch: Watch) -> None:
+    """Reports the end of an answer, once."""
+    if sent.progress is not Progress.ENDED:
+        sent.progress = Progress.ENDED
+        watch(sent)
 
 
 class _Connection:
@@ -240,15 +246,18 @@ class _Connection:
     ) -> None:
         """Does the steps; raises ConnectionError, with `sent` filled, when the client leaves before the end."""
         try:
-            for step in steps:
+            for step, after in zip(steps, [*steps[1:], None], strict=True):
                 match step:
                     case Head(status, headers):
                         sent.status = status
                         self._write(self._h11.send(h11.Response(status_code=status, headers=list(headers))))
                         watch(sent)
                     case Body(data):
-                        self._write(self._h11.send(h11.Data(data=data)) if data else b"")
                         sent.add(data)
+                        if isinstance(after, Close | End):
+                            # Before the last bytes go, so that who has the answer also finds its row complete.
+                            _end(sent, watch)
+                        self._write(self._h11.send(h11.Data(data=data)) if data else b"")
                         await self._drain()
                     case RawBody(framing, data):
                         self._write(framing + data)
