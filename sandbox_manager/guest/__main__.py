@@ -42,7 +42,7 @@ def _local(root: Path, socket_dir: Path | None, agents: Path) -> Layout:
 def _print_measurement(kind: str, agents: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="standfast-measure-") as scratch:
         if kind == "local":
-            # A CLI that is only asked for its version still writes into its home: a passing one.
+            # Nothing is kept here: a measurement needs a layout with at least one slot.
             for name in ("members/1/home", "run/slots/1"):
                 Path(scratch, name).mkdir(parents=True)
         layout = container_layout() if kind == "container" else _local(Path(scratch), None, agents)

@@ -38,13 +38,14 @@ class Attribution(Protocol):
 class UserAttribution:
     """By user id: a slot's user runs nothing but the slot's processes."""
 
-    def __init__(self, uids: dict[int, int]) -> None:
+    def __init__(self, uids: dict[int, int], helpers: Callable[[], frozenset[int]]) -> None:
         self._uids = uids
+        self._helpers = helpers
 
     def census(self, slot: int, rows: Iterable[Process]) -> Census:
         """Sorts the rows of one scan."""
-        uid = self._uids[slot]
-        return Census([row for row in rows if uid in row.uids and not row.is_gone], [])
+        uid, helpers = self._uids[slot], self._helpers()
+        return Census([row for row in rows if uid in row.uids and not row.is_gone and row.pid not in helpers], [])
 
     def remember(self, slot: int, process: Process) -> None:
         """Nothing to note: the user id says it."""

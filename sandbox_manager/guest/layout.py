@@ -22,6 +22,7 @@ class SlotPlace:
     gid: int | None
     home: Path
     private: Path
+    groups: tuple[int, ...] = (WORKSPACE_GID,)
 
 
 @dataclass(frozen=True)

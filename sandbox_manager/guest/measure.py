@@ -28,6 +28,7 @@ from .spawn import Program, become, fork_program, read_failure, run_forked
 _VERSION_TIMEOUT_S = 30.0
 _PROBE_TIMEOUT_S = 3.0
 _VERSION_BYTES_MAX = 4096
+_NOBODY = 65534
 _VERSION = re.compile(r"\d+\.\d+\.\d+[-+.\w]*")
 
 
@@ -87,16 +88,11 @@ def _executables(agents: Path) -> list[tuple[str, Path]]:
 
 
 async def _printed_version(layout: Layout, reaper: Reaper, executable: Path) -> str | None:
-    """What `--version` prints when the first slot runs it; None if it fails or takes too long."""
-    place = layout.slots[min(layout.slots)]
-    env = {
-        "HOME": str(place.home),
-        "TMPDIR": str(place.private),
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-    }
-    program = Program((str(executable), "--version"), env, str(place.private))
+    """What `--version` prints when nobody runs it, who is no slot and has no home; None if it fails or takes too long."""
+    uid = _NOBODY if layout.is_isolated else None
+    place = SlotPlace(0, uid, uid, Path("/nonexistent"), Path("/tmp"), groups=())
+    env = {"HOME": "/nonexistent", "TMPDIR": "/tmp", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
+    program = Program((str(executable), "--version"), env, "/")
     loop = asyncio.get_running_loop()
     exit_of: asyncio.Future[ExitStatus] = loop.create_future()
     read_end, write_end = os.pipe()
@@ -109,6 +105,7 @@ async def _printed_version(layout: Layout, reaper: Reaper, executable: Path) -> 
             (null, write_end, null),
             reaper,
             lambda status: None if exit_of.done() else exit_of.set_result(status),
+            is_helper=True,
         )
         pid = forked.pid
         await read_failure(forked, _VERSION_TIMEOUT_S)

@@ -38,7 +38,7 @@ class Reaper:
 
     def __init__(self) -> None:
         self._watchers: dict[int, Callable[[ExitStatus], None]] = {}
-        self.reaped = 0
+        self._helpers: set[int] = set()
 
     def install(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts reaping on SIGCHLD."""
@@ -48,23 +48,25 @@ class Reaper:
         self.reap()
 
     @property
-    def watched(self) -> frozenset[int]:
-        """The supervisor's own children that are not reaped yet."""
-        return frozenset(self._watchers)
+    def helpers(self) -> frozenset[int]:
+        """The supervisor's own short-lived children, which belong to no slot whatever their user is."""
+        return frozenset(self._helpers)
 
-    def watch(self, pid: int, on_exit: Callable[[ExitStatus], None]) -> None:
+    def watch(self, pid: int, on_exit: Callable[[ExitStatus], None], is_helper: bool = False) -> None:
         """Must be called before control returns to the loop after the fork, so that no exit is missed."""
         self._watchers[pid] = on_exit
+        if is_helper:
+            self._helpers.add(pid)
 
     def exit_of(self, pid: int) -> "asyncio.Future[ExitStatus]":
-        """A future with the child's exit."""
+        """A future with a helper's exit."""
         future: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
 
         def on_exit(status: ExitStatus) -> None:
             if not future.done():
                 future.set_result(status)
 
-        self.watch(pid, on_exit)
+        self.watch(pid, on_exit, is_helper=True)
         return future
 
     def reap(self) -> None:
@@ -76,7 +78,7 @@ class Reaper:
                 return
             if pid == 0:
                 return
-            self.reaped += 1
+            self._helpers.discard(pid)
             on_exit = self._watchers.pop(pid, None)
             if on_exit is not None:
                 on_exit(from_wait_status(status))

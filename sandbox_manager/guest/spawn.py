@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from .errors import OperationError
-from .layout import WORKSPACE_GID, SlotPlace
+from .layout import SlotPlace
 from .reaper import ExitStatus, Reaper
 
 _PR_SET_PDEATHSIG = 1
@@ -63,7 +63,7 @@ def become(place: SlotPlace) -> None:
     """Switches this (forked) process to the slot's user for good; does nothing where slots share ours."""
     if place.uid is None or place.gid is None:
         return
-    os.setgroups([WORKSPACE_GID])
+    os.setgroups(place.groups)
     os.setresgid(place.gid, place.gid, place.gid)
     os.setresuid(place.uid, place.uid, place.uid)
 
@@ -74,6 +74,7 @@ def fork_program(
     stdio: tuple[int, int, int],
     reaper: Reaper,
     on_exit: Callable[[ExitStatus], None],
+    is_helper: bool = False,
 ) -> Forked:
     """Forks a child that becomes the slot and runs the program; its failure can be read from `failure_fd`."""
     read_end, write_end = os.pipe()
@@ -85,7 +86,7 @@ def fork_program(
         raise OperationError("SPAWN_FAILED", f"fork: {error.strerror}", stage="fork", errno=error.errno) from error
     if pid == 0:
         _run_child(place, program, stdio, write_end)
-    reaper.watch(pid, on_exit)
+    reaper.watch(pid, on_exit, is_helper)
     os.close(write_end)
     return Forked(pid, read_end)
 

@@ -100,12 +100,11 @@ class Supervisor:
 
     def _attribution(self) -> Attribution:
         if self.layout.is_isolated:
-            return UserAttribution(
-                {place.slot: place.uid for place in self.layout.slots.values() if place.uid is not None}
-            )
+            uids = {place.slot: place.uid for place in self.layout.slots.values() if place.uid is not None}
+            return UserAttribution(uids, lambda: self.reaper.helpers)
         # Kept in the folder: what an earlier supervisor left running is found by the same marker.
         marker = (self.layout.own / "marker").read_text(encoding="ascii").strip()
-        return MarkerAttribution(marker, lambda: self.reaper.watched)
+        return MarkerAttribution(marker, lambda: self.reaper.helpers)
 
     async def _find_leftovers(self) -> None:
         for keeper in self.keepers.values():
