@@ -27,9 +27,7 @@ class ActivationUnknownError(HostError):
     reason = "ACTIVATION_UNKNOWN"
 
     def __init__(self, activation_id: str) -> None:
-        super().__init__(
-            f"this host's journal has no activation {activation_id}.", {"activation_id": activation_id}
-        )
+        super().__init__(f"this host's journal has no activation {activation_id}.", {"activation_id": activation_id})
 
 
 class GenerationStaleError(HostError):

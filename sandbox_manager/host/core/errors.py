@@ -20,3 +20,15 @@ class AdmissionConflictError(StandfastError):
     """An activation was admitted before, for another message. Nothing was changed."""
 
     reason = "ADMISSION_CONFLICT"
+
+
+class GrantInvalidError(StandfastError):
+    """A signed grant or admission that is not what it must be. `metadata["field"]` names the place."""
+
+    reason = "ADMISSION_INVALID"
+
+    def __init__(self, field: str, expected: str, found: str) -> None:
+        super().__init__(
+            f"a grant's {field}: expected {expected}, found {found}. Nothing was sent; prepare the turn anew.",
+            {"field": field, "expected": expected, "found": found},
+        )

@@ -1,0 +1,856 @@
+"""Conducts one activation: the machine of `core/activation.py`, the gate, the slot's process, the journal, and the runner's stream.
+
+One task owns all of it; frames from the runner, news of the process and ends of waits come in through one inbox. The work does not
+wait for a runner that has left: its messages are dropped, the native turn is interrupted, and how it ended is journalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+from opentelemetry.trace import Span
+
+from sandbox_manager.agents.port import SandboxAgent, TapReader
+from sandbox_manager.core import codec
+from sandbox_manager.core.values import (
+    ActivationReport,
+    Census,
+    Generations,
+    LaunchSettings,
+    Observation,
+    ProcessDisposition,
+    StoreReading,
+)
+from sandbox_manager.host.adapters.guest_errors import GuestLinkError, GuestOperationError
+from sandbox_manager.host.adapters.guest_values import GuestProgram, OutputChunk, OutputGap, ProcessExited, SlotFile
+from sandbox_manager.host.adapters.journal import Journal
+from sandbox_manager.host.adapters.tap_file import TapFile
+from sandbox_manager.host.conductor.activation_limits import ActivationLimits, HostPolicy
+from sandbox_manager.host.conductor.hosted_slot import HostedCli, HostedSlot, LinkLost, SlotNews
+from sandbox_manager.host.conductor.outlet import Outlet
+from sandbox_manager.host.conductor.relay_findings import findings_of
+from sandbox_manager.host.conductor.sandbox import Sandbox
+from sandbox_manager.host.conductor.store_watch import StoreWatch, unreadable
+from sandbox_manager.host.core import activation as machine
+from sandbox_manager.host.core import disposition as rules
+from sandbox_manager.host.core.errors import AdmissionConflictError
+from sandbox_manager.host.core.gate import Admission, FrameKind, Gate, Refused
+from sandbox_manager.host.core.grant import Grant, read_admission
+from sandbox_manager.host.errors import (
+    CliDiedError,
+    GateRefusedError,
+    HandshakeFailedError,
+    HostError,
+    SessionNotResumedError,
+    SupervisorLostError,
+)
+from sandbox_manager.host.relay.activation import RelayObservation
+from standfast.host.v1 import host_agent_pb2 as pb
+from standfast.types.v1 import types_pb2
+from standfast_chassis import span_names
+from standfast_chassis.errors import StandfastError
+from standfast_chassis.keys import SigningKey, TokenKind
+from standfast_chassis.trace_context import current_traceparent
+from standfast_chassis.tracing import Tracing, set_error
+
+_log = structlog.get_logger("standfast.host.activation")
+
+_INBOX_MAX = 1024
+_LIFECYCLE_WAIT_S = 1.0
+_LOSS_GRACE_S = 1.0
+_LAST_ATTEMPT_S = 5.0
+
+
+# --- what comes in -------------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class FrameCame:
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCame:
+    claims: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptCame:
+    cause: str
+    frame: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLeft:
+    """The stream of the work is over: cancelled, past its deadline, cut, or half-closed too early."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ProcessReady:
+    store: StoreReading | None
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadyFailed:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeOver:
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class _WoundUp:
+    observation: Observation
+    census: Census | None
+
+
+Inbound = (
+    FrameCame
+    | AdmissionCame
+    | InterruptCame
+    | RunnerLeft
+    | SlotNews
+    | _ProcessReady
+    | _ReadyFailed
+    | _TimeOver
+    | _WoundUp
+)
+
+
+class ActivationRun:
+    """One activation from grant to observation. `run` it in a task; feed it with `offer`."""
+
+    def __init__(
+        self,
+        grant: Grant,
+        *,
+        agent: SandboxAgent,
+        sandbox: Sandbox,
+        slot: HostedSlot,
+        journal: Journal,
+        key: SigningKey,
+        tracing: Tracing,
+        taps: Path,
+        limits: ActivationLimits,
+        policy: HostPolicy,
+    ) -> None:
+        self.grant = grant
+        self.outlet = Outlet()
+        self._agent = agent
+        self._sandbox = sandbox
+        self._slot = slot
+        self._journal = journal
+        self._key = key
+        self._tracing = tracing
+        self._taps = taps
+        self._limits = limits
+        self._policy = policy
+        self._machine = machine.Activation()
+        self._inbox: asyncio.Queue[Inbound] = asyncio.Queue(_INBOX_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gate: Gate | None = None
+        self._cli: HostedCli | None = None
+        self._is_new = True
+        self._store_before: StoreReading | None = None
+        self._tap: TapFile | None = None
+        self._reader: TapReader = agent.tap_reader(message_id=grant.message_id, start_offset=0)
+        self._tap_gap = False
+        self._interrupt_frame: bytes | None = None
+        self._refusal: HostError | StandfastError | None = None
+        self._told_lifecycle = False
+        self._waits_for_lifecycle = False
+        self._census: Census | None = None
+        self._traceparent: str | None = None
+        self._spans: dict[str, Span] = {}
+        self.observation: Observation | None = None
+
+    async def offer(self, message: Inbound) -> None:
+        """Gives the run something to handle, in order."""
+        await self._inbox.put(message)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Conducts the activation to its end. Never raises but CancelledError; the outlet gets the error for the runner."""
+        error: Exception | None = None
+        self._traceparent = current_traceparent()
+        try:
+            self._begin_span(span_names.ACTIVATE)
+            await self._perform(self._machine.step(machine.PrepareBegun()))
+            while self._machine.state not in (machine.ActivationState.CLOSED, machine.ActivationState.FAILED):
+                await self._handle(await self._inbox.get())
+            error = self._refusal
+        except StandfastError as failure:
+            # The journal itself could not be written, or a statement did not hold: what was sent is on record already.
+            _log.error("an activation broke off", reason=failure.reason, activation_id=self.grant.activation_id)
+            error = failure
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            for span in self._spans.values():
+                span.end()
+            if self._tap is not None:
+                self._tap.close()
+            self._slot.let_go(self.grant.activation_id)
+            await asyncio.shield(self.outlet.finish(error))
+
+    async def _handle(self, message: Inbound) -> None:
+        match message:
+            case FrameCame(data):
+                await self._frame(data)
+            case AdmissionCame(claims):
+                await self._admit(claims)
+            case InterruptCame(cause, frame):
+                await self._interrupt(cause, frame)
+            case RunnerLeft():
+                await self._interrupt("ATTACH_LOST", None)
+            case OutputChunk():
+                await self._output(message)
+            case OutputGap():
+                self._tap_gap = True
+            case ProcessExited():
+                await self._exited()
+            case LinkLost():
+                await self._step(machine.SupervisorLost())
+            case _ProcessReady():
+                await self._process_ready(message)
+            case _ReadyFailed(failure):
+                await self._ready_failed(failure)
+            case _TimeOver(what):
+                await self._time_over(what)
+            case _WoundUp(observation, census):
+                self._census = census
+                await self._step(machine.Quiesced(observation))
+
+    async def _step(self, event: machine.Event) -> None:
+        await self._perform(self._machine.step(event))
+
+    async def _perform(self, effects: list[machine.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case machine.MakeReady():
+                    self._start(self._make_ready())
+                case machine.SendReport(report):
+                    self._end_span(span_names.ACTIVATE)
+                    token = self._key.sign(codec.encode(report), TokenKind.ACTIVATION_REPORT)
+                    await self.outlet.put(pb.AttachResponse(report_jws=token))
+                case machine.OpenGate(admission):
+                    assert self._gate is not None
+                    self._gate.admit(admission)
+                case machine.RecordForwarded(admission):
+                    await self._record_forwarded(admission)
+                case machine.WriteMessage(frame):
+                    await self._write_message(frame)
+                case machine.WriteInterrupt():
+                    await self._write_interrupt()
+                case machine.CloseGate():
+                    if self._gate is not None:
+                        self._gate.end()
+                case machine.AwaitLifecycle():
+                    self._waits_for_lifecycle = True
+                    self._end_span(span_names.NATIVE_TURN)
+                    self._timer("lifecycle", _LIFECYCLE_WAIT_S)
+                    await self._look_for_lifecycle()
+                case machine.Quiesce(end_process):
+                    self._end_span(span_names.NATIVE_TURN)
+                    self._begin_span(span_names.QUIESCE)
+                    self._start(self._quiesce(end_process))
+                case machine.ObserveBlind():
+                    self._end_span(span_names.NATIVE_TURN)
+                    await self.offer(_WoundUp(await self._blind_observation(), None))
+                case machine.JournalObservation(observation):
+                    await self._journal_observation(observation)
+                case machine.OfferObservation(observation):
+                    await self._offer_observation(observation)
+                case machine.ReleaseSlot(disposition):
+                    await self._release(disposition)
+                case machine.TellNotSent(reason):
+                    await self._not_sent(reason)
+
+    # --- before the message -----------------------------------------------------------------------------------------
+
+    async def _make_ready(self) -> None:
+        """Finds or starts the process, and reads the store before anything of the turn can have changed it."""
+        try:
+            grant, slot = self.grant, self._slot
+            watch = self._watch()
+            store: StoreReading | None = None
+            if grant.resumes:
+                store = await watch.read(grant.store.prefix_length)
+            slot.listen(self.offer)
+            is_new = not slot.fits(grant.reuse_process_generation, grant.locator, grant.settings_digest)
+            if is_new:
+                self._cli = await slot.start(
+                    grant.next_process_generation,
+                    grant.locator,
+                    grant.settings_digest,
+                    self._program,
+                    traceparent=self._traceparent,
+                    reclaim_timeout_s=self._limits.quiesce_timeout_s,
+                    exit_wait_s=self._limits.exit_wait_s,
+                )
+            else:
+                self._cli = slot.use_kept()
+            self._sandbox.relay.begin_activation(
+                self._sandbox.group_id, slot.name, grant.activation_id, self._traceparent
+            )
+        except (StandfastError, OSError) as failure:
+            await self.offer(_ReadyFailed(failure))
+        else:
+            await self.offer(_ProcessReady(store, is_new))
+
+    def _program(self, secret: str) -> GuestProgram:
+        grant, hello = self.grant, self._sandbox.hello
+        settings = LaunchSettings(
+            agent=grant.agent,
+            native_session_id=grant.locator.native_session_id,
+            resume=grant.resumes,
+            home=self._slot.place.home,
+            tmp=self._slot.place.private,
+            workspace=grant.locator.cwd,
+            executable=f"{hello.agents}/{self._agent.executable}",
+            model_base_url=f"http://127.0.0.1:{self._sandbox.model_port}",
+            slot_secret=secret,
+            model=grant.model,
+            permission_mode=grant.permission_mode,
+            options=grant.options,
+            isolated=hello.is_isolated,
+        )
+        spec = self._agent.launch(settings)
+        return GuestProgram(
+            argv=spec.argv,
+            env=dict(spec.env),
+            cwd=spec.cwd,
+            files=tuple(_slot_file(path, mode, content, self._slot) for path, mode, content in spec.files),
+            must_be_unreadable=hello.is_isolated,
+        )
+
+    async def _process_ready(self, ready: _ProcessReady) -> None:
+        cli = self._cli
+        assert cli is not None
+        if self._machine.state is not machine.ActivationState.PREPARING:
+            return  # the runner left meanwhile; the slot was released by that
+        self._is_new, self._store_before = ready.is_new, ready.store
+        tap_from = 0 if ready.is_new else cli.tap_end
+        self._gate = Gate(self._agent, handshake_expected=ready.is_new, policy=self._policy.gate)
+        if not self._has_tap:
+            self._open_tap(tap_from)
+        await self._journal.process_found(
+            self.grant.activation_id,
+            process_generation=cli.process_generation,
+            was_new=ready.is_new,
+            tap_from=tap_from,
+        )
+        await self.outlet.put(
+            pb.AttachResponse(
+                ready=pb.AttachReady(
+                    process_generation=cli.process_generation,
+                    process_is_new=ready.is_new,
+                    tap_offset=tap_from,
+                    native_session_id=self.grant.locator.native_session_id,
+                )
+            )
+        )
+        if not ready.is_new:
+            await self._step(machine.Prepared(self._report(None)))
+            return
+        self._timer("handshake", self._limits.handshake_timeout_s)
+        # A refused resume prints and exits before anything is written to it: both may have come already.
+        await self._look()
+        if cli.exit is not None and self._machine.state is machine.ActivationState.PREPARING:
+            await self._exited()
+
+    @property
+    def _has_tap(self) -> bool:
+        return self._tap is not None
+
+    def _open_tap(self, start: int) -> TapFile:
+        self._tap = TapFile(
+            self._taps / f"{self.grant.activation_id}.tap", start, limit_bytes=self._limits.tap_limit_bytes
+        )
+        self._reader = self._agent.tap_reader(message_id=self.grant.message_id, start_offset=start)
+        return self._tap
+
+    def _report(self, handshake: str | None) -> ActivationReport:
+        cli, grant = self._cli, self.grant
+        assert cli is not None
+        findings = self._reader.findings()
+        return ActivationReport(
+            activation_id=grant.activation_id,
+            turn_id=grant.turn_id,
+            group_id=grant.group_id,
+            member_id=grant.member_id,
+            generations=self._generations(),
+            container=self._sandbox.facts,
+            agent=grant.agent,
+            agent_version=findings.agent_version,
+            settings_digest=cli.settings_digest,
+            locator=cli.locator,
+            process_was_running=not self._is_new,
+            tap_gap=cli.has_gap,
+            written_outside=cli.was_interrupted_on_loss,
+            handshake=handshake,
+            observed_session_id=findings.session_ids[0] if findings.session_ids else None,
+            store=self._store_before,
+            process=cli.process,
+        )
+
+    async def _ready_failed(self, failure: Exception) -> None:
+        if self._machine.state is not machine.ActivationState.PREPARING:
+            return
+        known = (
+            failure
+            if isinstance(failure, StandfastError)
+            else HandshakeFailedError(f"the slot could not be made ready ({type(failure).__name__}). Nothing was sent.")
+        )
+        _log.warning("a slot could not be made ready", reason=known.reason, message=known.message)
+        self._refusal = known
+        await self._step(machine.PrepareFailed(known.reason))
+
+    async def _handshake_answered(self, answer: str) -> None:
+        if answer == "OK":
+            await self._step(machine.Prepared(self._report("OK")))
+            return
+        self._refusal = SessionNotResumedError(
+            f"the CLI refused its native {'resume' if self.grant.resumes else 'start'}: {answer}. Nothing was sent.",
+            {"cause": answer, "native_session_id": self.grant.locator.native_session_id},
+        )
+        await self._step(machine.PrepareFailed(self._refusal.reason))
+
+    # --- from the runner --------------------------------------------------------------------------------------------
+
+    async def _frame(self, data: bytes) -> None:
+        if self._gate is None:
+            await self._refuse(GateRefusedError("a frame came before the slot was ready; expected none until then."))
+            return
+        ruling = self._gate.check(data)
+        if isinstance(ruling, Refused):
+            await self._refuse(
+                GateRefusedError(
+                    f"a frame for the CLI was not passed: {ruling.why}. Nothing of it was written.",
+                    {"gate_reason": ruling.reason},
+                )
+            )
+            return
+        if ruling.kind is FrameKind.MESSAGE:
+            await self._step(machine.MessageArrived(data))
+        elif ruling.kind is FrameKind.INTERRUPT:
+            self._interrupt_frame = data
+            await self._step(machine.Interrupted("CANCEL"))
+        else:
+            await self._write(data)
+
+    async def _admit(self, claims: Mapping[str, Any]) -> None:
+        cli = self._cli
+        try:
+            admission = read_admission(claims, self.grant, cli.process_generation if cli is not None else -1)
+            await self._step(machine.Admitted(admission))
+        except (AdmissionConflictError, StandfastError) as failure:
+            await self._refuse(failure)
+
+    async def _interrupt(self, cause: str, frame: bytes | None) -> None:
+        if cause == "ATTACH_LOST":
+            await self.outlet.close()
+        if self._machine.state in (machine.ActivationState.CLOSED, machine.ActivationState.FAILED):
+            return
+        if frame is not None and self._gate is not None and self._machine.is_written:
+            ruling = self._gate.check(frame)
+            if isinstance(ruling, Refused):
+                _log.warning("an interrupt frame was not passed; our own is used", gate_reason=ruling.reason)
+            elif ruling.kind is FrameKind.INTERRUPT:
+                self._interrupt_frame = frame
+        if self._machine.state in (
+            machine.ActivationState.FORWARDING,
+            machine.ActivationState.FORWARDED,
+        ):
+            await self._journal.interrupted(self.grant.activation_id, cause)
+        await self._step(machine.Interrupted(cause))
+
+    async def _refuse(self, failure: StandfastError) -> None:
+        """Ends the runner's stream with an error; the native turn, if there is one, is interrupted."""
+        self._refusal = self._refusal or failure
+        await self._interrupt(failure.reason, None)
+
+    # --- to and from the CLI ----------------------------------------------------------------------------------------
+
+    async def _record_forwarded(self, admission: Admission) -> None:
+        claims = {
+            "message_digest": admission.message_digest,
+            "message_length": admission.message_length,
+            "message_id": admission.message_id,
+        }
+        assert self._cli is not None
+        try:
+            await self._journal.forwarding(self.grant.activation_id, claims, self._cli.tap_end)
+        except StandfastError as failure:
+            self._refusal = failure
+            await self._step(machine.ForwardNotRecorded(failure.reason))
+            return
+        await self._step(machine.ForwardRecorded())
+
+    async def _write_message(self, frame: bytes) -> None:
+        assert self._cli is not None
+        self._begin_span(span_names.NATIVE_TURN)
+        offset = self._cli.tap_end
+        with suppress(GuestLinkError):
+            # A supervisor that is told before the message knows what to write if this process dies a moment later.
+            await self._slot.deposit_interrupt(
+                self._agent.interrupt_frame(f"loss-{self.grant.activation_id}"), _LOSS_GRACE_S
+            )
+        await self._write(frame)
+        await self.outlet.put(pb.AttachResponse(forwarded=pb.AttachForwarded(tap_offset=offset)))
+
+    async def _write_interrupt(self) -> None:
+        frame = self._interrupt_frame or self._agent.interrupt_frame(f"int-{self.grant.activation_id}")
+        self._timer("interrupt", self._limits.interrupt_wait_s)
+        await self._write(frame)
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            await self._slot.write(data, self._traceparent)
+        except GuestOperationError as failure:
+            # The process is gone or takes no more: its exit, or the silence, ends the turn.
+            _log.info("the process took no input", reason=failure.guest_reason)
+        except GuestLinkError:
+            # The pump hears of the loss itself and says so in order.
+            _log.info("the supervisor did not take a frame", activation_id=self.grant.activation_id)
+
+    async def _output(self, chunk: OutputChunk) -> None:
+        tap = self._tap
+        if tap is None:
+            # A new process may print before the journal knows it: its tap begins at its first byte.
+            tap = self._open_tap(chunk.offset)
+        if chunk.offset != tap.end and not tap.overflowed:
+            self._tap_gap = True
+        try:
+            tap.append(chunk.data)
+        except OSError as failure:
+            self._tap_gap = True
+            _log.error("the raw journal could not be written", error=failure.strerror)
+        self._tap_gap = self._tap_gap or tap.overflowed
+        self._reader.feed(chunk.data)
+        await self.outlet.put(pb.AttachResponse(output=pb.AttachOutput(offset=chunk.offset, data=chunk.data)))
+        await self._look()
+
+    async def _look(self) -> None:
+        """Acts on what the tap shows now."""
+        findings = self._reader.findings()
+        if self._gate is not None:
+            self._gate.note_open_requests(findings.open_requests)
+        if (
+            self._machine.state is machine.ActivationState.PREPARING
+            and self._gate is not None
+            and findings.handshake is not None
+        ):
+            await self._handshake_answered(findings.handshake)
+        if self._machine.state is machine.ActivationState.FORWARDED and findings.end is not None:
+            await self._step(machine.NativeEnded(findings.end))
+        elif self._waits_for_lifecycle:
+            await self._look_for_lifecycle()
+
+    async def _look_for_lifecycle(self) -> None:
+        if self._reader.findings().lifecycle_closed:
+            await self._lifecycle_over()
+
+    async def _lifecycle_over(self) -> None:
+        if self._waits_for_lifecycle and self._machine.state is machine.ActivationState.ENDED:
+            self._waits_for_lifecycle = False
+            await self._step(machine.LifecycleOver())
+
+    async def _exited(self) -> None:
+        cli = self._cli
+        if cli is not None:
+            await self.outlet.put(
+                pb.AttachResponse(
+                    exited=pb.AttachExited(
+                        exit_code=cli.exit_code or 0, stderr_tail=cli.stderr_tail.decode("utf-8", "replace")
+                    )
+                )
+            )
+        if self._machine.state is machine.ActivationState.PREPARING:
+            if self._gate is None:
+                return  # the start itself says how it failed
+            findings = self._reader.findings()
+            self._refusal = self._refusal or CliDiedError(
+                f"the CLI left with exit code {cli.exit_code if cli else None} before it answered its native start. "
+                "Nothing was sent.",
+                {"exit_code": cli.exit_code if cli else None, "handshake": findings.handshake},
+            )
+        if self._machine.state in (
+            machine.ActivationState.CLOSED,
+            machine.ActivationState.FAILED,
+            machine.ActivationState.OBSERVED,
+        ):
+            return
+        await self._step(machine.CliExited(cli.exit_code if cli is not None else None))
+
+    async def _time_over(self, what: str) -> None:
+        match what:
+            case "handshake" if self._machine.state is machine.ActivationState.PREPARING:
+                self._refusal = HandshakeFailedError(
+                    f"the CLI did not answer its native start within {self._limits.handshake_timeout_s} s. "
+                    "Nothing was sent; look at its stderr in the host agent's log.",
+                    {"handshake_timeout_s": self._limits.handshake_timeout_s},
+                )
+                await self._step(machine.PrepareFailed(self._refusal.reason))
+            case "lifecycle":
+                await self._lifecycle_over()
+            case "interrupt" if self._machine.interrupted_by is not None and self._machine.state not in (
+                machine.ActivationState.CLOSED,
+                machine.ActivationState.FAILED,
+                machine.ActivationState.OBSERVED,
+            ):
+                await self._step(machine.InterruptWaitOver())
+            case _:
+                return
+
+    # --- after the end ----------------------------------------------------------------------------------------------
+
+    async def _quiesce(self, end_process: bool) -> None:
+        """Ends what the turn left, reads the store, and puts the observation together. The machine hears of its end."""
+        try:
+            observation, census = await self._wind_up(end_process)
+        except GuestLinkError as failure:
+            _log.warning("the sandbox was lost during the clean-up", reason=failure.reason)
+            observation, census = await self._blind_observation(), None
+        await self.offer(_WoundUp(observation, census))
+
+    async def _wind_up(self, end_process: bool) -> tuple[Observation, Census]:
+        cli, slot, grant = self._cli, self._slot, self.grant
+        assert cli is not None
+        await self._take_back_interrupt()
+        relay = await self._end_relay()
+        findings = self._reader.findings()
+        is_alive = cli.exit is None
+        interrupted = self._machine.interrupted_by if findings.end is None or findings.end.cancelled else None
+        rule = self._agent.must_retire(findings) if self._policy.disposition.retire_rules_on else None
+        watch, prefix = self._watch(), grant.store.prefix_length
+        census: Census | None = None
+        left_in_order: bool | None = None
+        leave_by = rules.LeaveBy.TERMINATE if findings.background_pending else rules.LeaveBy.CLOSE_STDIN
+
+        if end_process or not is_alive or findings.end is None:
+            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
+        elif rule is not None or interrupted is not None:
+            left_in_order = await slot.leave(leave_by, self._limits.exit_wait_s)
+            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
+        else:
+            census = await slot.reclaim((cli.process,), self._limits.quiesce_timeout_s)
+        message_id = grant.message_id
+        wait_s = self._limits.store_wait_s if not census.complete or census.kept else 0.0
+        reading, complete = await watch.await_turn(findings, message_id, prefix, wait_s)
+        if census.kept and not complete:
+            # What is not on disk now may never be: the process writes it on its way out, or the turn is not proved.
+            left_in_order = await slot.leave(leave_by, self._limits.exit_wait_s)
+            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
+            again, complete_now = await watch.await_turn(findings, message_id, prefix, 0.0)
+            reading = again if again.error is None or reading.error is not None else reading
+            complete = complete and complete_now
+        decided = rules.decide(
+            rules.AfterTurn(
+                findings=findings,
+                expected_session_id=grant.locator.native_session_id,
+                census=census,
+                agent_rule=rule,
+                interrupted_by=interrupted,
+                process_alive=is_alive and not end_process,
+                tap_gap=self._tap_gap,
+                store_is_complete=complete,
+            ),
+            self._policy.disposition,
+        )
+        if decided.what is ProcessDisposition.RETIRED and left_in_order is False:
+            decided = rules.Disposition(ProcessDisposition.RECLAIM_FIRST, "EXIT_NOT_CONFIRMED", decided.leave_by)
+        if decided.what is not ProcessDisposition.KEPT and census.kept:
+            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
+        return self._observation(reading, census, relay, decided), census
+
+    def _observation(
+        self,
+        store: StoreReading | None,
+        census: Census | None,
+        relay: RelayObservation | None,
+        decided: rules.Disposition,
+    ) -> Observation:
+        cli, grant, state = self._cli, self.grant, self._machine
+        admission = state.admission
+        was_sent = state.is_written
+        tap = self._tap
+        tap_from = tap.start if tap is not None else 0
+        return Observation(
+            activation_id=grant.activation_id,
+            turn_id=grant.turn_id,
+            group_id=grant.group_id,
+            member_id=grant.member_id,
+            generations=self._generations(),
+            container=self._sandbox.facts,
+            locator=grant.locator,
+            message_id=grant.message_id,
+            message_digest=admission.message_digest if admission is not None and was_sent else None,
+            message_length=admission.message_length if admission is not None and was_sent else None,
+            forwarded=was_sent,
+            process_was_new=self._is_new,
+            process_alive=cli is not None and cli.exit is None,
+            exit_code=cli.exit_code if cli is not None else None,
+            tap_from=tap_from,
+            tap_to=tap.end if tap is not None else tap_from,
+            tap_gap=self._tap_gap,
+            tap=self._reader.findings(),
+            store=store,
+            census=census,
+            relay=None if relay is None else findings_of(relay),
+            disposition=decided.what,
+            disposition_reason=decided.reason,
+            interrupted_by=state.interrupted_by,
+        )
+
+    async def _blind_observation(self) -> Observation:
+        relay = await self._end_relay()
+        return self._observation(
+            unreadable("UNREADABLE", self.grant.store.prefix_length),
+            None,
+            relay,
+            rules.Disposition(ProcessDisposition.RECLAIM_FIRST, "SANDBOX_LOST"),
+        )
+
+    async def _end_relay(self) -> RelayObservation | None:
+        try:
+            return await self._sandbox.relay.end_activation(
+                self._sandbox.group_id, self._slot.name, self.grant.activation_id
+            )
+        except StandfastError as failure:
+            _log.info("the relay knows nothing of the activation", reason=failure.reason)
+            return None
+
+    async def _take_back_interrupt(self) -> None:
+        with suppress(GuestOperationError):
+            await self._slot.deposit_interrupt(b"", 0.0)
+
+    async def _journal_observation(self, observation: Observation) -> None:
+        if self._tap is not None:
+            await asyncio.to_thread(self._tap.sync)
+        await self._write_observation(observation)
+        await self._step(machine.ObservationJournalled(observation))
+
+    async def _write_observation(self, observation: Observation) -> str:
+        encoded = codec.encode(observation)
+        token = self._key.sign(encoded, TokenKind.OBSERVATION)
+        await self._journal.observed(
+            self.grant.activation_id,
+            observation_jws=token,
+            native_end_seen=observation.tap.end is not None and observation.forwarded,
+            sent=observation.forwarded,
+        )
+        self.observation = observation
+        return hashlib.sha256(encoded).hexdigest()
+
+    async def _offer_observation(self, observation: Observation) -> None:
+        self._end_span(span_names.QUIESCE)
+        if self._refusal is None and observation.tap.end is None and observation.interrupted_by == "SUPERVISOR_LOST":
+            self._refusal = SupervisorLostError(
+                "the sandbox's supervisor went away in the middle of the turn; what was seen is journalled.",
+                {"activation_id": self.grant.activation_id},
+            )
+        await self.outlet.put(
+            pb.AttachResponse(
+                observed=pb.AttachObserved(
+                    observation_digest=hashlib.sha256(codec.encode(observation)).hexdigest(),
+                    native_end_seen=observation.tap.end is not None,
+                    disposition=_DISPOSITIONS[observation.disposition],
+                    disposition_reason=observation.disposition_reason,
+                )
+            )
+        )
+        await self._step(machine.Settled(observation.disposition))
+
+    async def _release(self, disposition: ProcessDisposition) -> None:
+        if self._machine.state is machine.ActivationState.FAILED and disposition is not ProcessDisposition.KEPT:
+            with suppress(GuestLinkError):
+                self._census = await self._slot.reclaim((), self._limits.quiesce_timeout_s)
+        self._slot.release(disposition, self._census)
+
+    async def _not_sent(self, reason: str) -> None:
+        """Nothing went to the CLI: that too is journalled, so that whoever asks later is told so."""
+        relay = await self._end_relay()
+        what = (
+            rules.Disposition(ProcessDisposition.KEPT, "NOTHING_SENT")
+            if not self._is_new
+            else rules.Disposition(ProcessDisposition.RECLAIM_FIRST, reason)
+        )
+        observation = replace(self._observation(self._store_before, None, relay, what), interrupted_by=reason)
+        await self._write_observation(observation)
+        if self._spans:
+            for span in self._spans.values():
+                set_error(span, reason)
+
+    # --- small things -----------------------------------------------------------------------------------------------
+
+    def _generations(self) -> Generations:
+        return Generations(
+            container=self.grant.container_generation,
+            process=self._cli.process_generation if self._cli is not None else 0,
+            activation=self.grant.activation_generation,
+        )
+
+    def _watch(self) -> StoreWatch:
+        return StoreWatch(self._sandbox.link, self._agent, self._slot.number, self.grant.locator)
+
+    def _timer(self, what: str, delay_s: float) -> None:
+        async def wait() -> None:
+            await asyncio.sleep(delay_s)
+            await self.offer(_TimeOver(what))
+
+        self._start(wait())
+
+    def _start(self, work: Awaitable[None]) -> None:
+        async def contained() -> None:
+            await work
+
+        task = asyncio.get_running_loop().create_task(contained())
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.error("a part of an activation crashed", exc_info=failure, activation_id=self.grant.activation_id)
+            with suppress(asyncio.QueueFull):
+                self._inbox.put_nowait(LinkLost(GuestLinkError(f"a part of the activation crashed: {failure!r}")))
+
+    def _begin_span(self, name: str) -> None:
+        self._spans[name] = self._tracing.start_span(
+            name,
+            {
+                span_names.STANDFAST_TURN_ID: self.grant.turn_id,
+                span_names.STANDFAST_GROUP_ID: self.grant.group_id,
+                span_names.STANDFAST_SLOT: self._slot.number,
+            },
+        )
+
+    def _end_span(self, name: str) -> None:
+        span = self._spans.pop(name, None)
+        if span is not None:
+            span.end()
+
+
+_DISPOSITIONS = {
+    ProcessDisposition.KEPT: types_pb2.PROCESS_DISPOSITION_KEPT,
+    ProcessDisposition.RETIRED: types_pb2.PROCESS_DISPOSITION_RETIRED,
+    ProcessDisposition.RECLAIM_FIRST: types_pb2.PROCESS_DISPOSITION_RECLAIM_FIRST,
+}
+
+
+def _slot_file(path: str, mode: int, content: bytes, slot: HostedSlot) -> SlotFile:
+    """A launch file below the slot's home or its private folder."""
+    for base, root in (("home", slot.place.home), ("private", slot.place.private)):
+        if path.startswith(f"{root}/"):
+            return SlotFile(base, tuple(path[len(root) + 1 :].split("/")), mode, content)
+    raise HandshakeFailedError(f"a launch file must lie in the slot's home or private folder, found {path}")

@@ -1,0 +1,150 @@
+"""Keeps this host registered: attests at start and again when the manager has forgotten it, and sends heartbeats.
+
+UNREGISTERED ──attest──▶ ATTESTING ──accepted──▶ REGISTERED ──heartbeat refused, HOST_UNKNOWN──▶ UNREGISTERED
+                             └──refused──▶ REFUSED (retried: the manifest or the image may change)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import structlog
+
+from sandbox_manager.host.errors import RegistrationRefusedError
+from standfast.host.v1 import host_registry_pb2 as pb
+from standfast.host.v1 import host_registry_pb2_grpc
+from standfast_chassis.keys import PublicKey, SigningKey, TokenKind
+from standfast_chassis.rpc_status import RemoteError, remote_errors
+
+_log = structlog.get_logger("standfast.host.registration")
+
+_CALL_TIMEOUT_S = 120.0
+_HEARTBEAT_TIMEOUT_S = 5.0
+_RETRY_FIRST_S = 0.2
+_RETRY_MAX_S = 5.0
+
+
+class Registration:
+    """The host's standing with its manager. `run` it in a task of its own.
+
+    `evidence` measures this host anew; `heartbeat` gives the engine's truth. `lease_left_s` is elapsed time, not a wall clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: grpc.aio.Channel,
+        host_id: str,
+        key: SigningKey,
+        address: str,
+        engine: str,
+        evidence: Callable[[], Awaitable[Mapping[str, Any]]],
+        heartbeat: Callable[[], Awaitable[pb.HeartbeatRequest]],
+    ) -> None:
+        self._stub: host_registry_pb2_grpc.HostRegistryServiceAsyncStub = (
+            host_registry_pb2_grpc.HostRegistryServiceStub(channel)
+        )
+        self._host_id = host_id
+        self._key = key
+        self._address = address
+        self._engine = engine
+        self._evidence = evidence
+        self._heartbeat = heartbeat
+        self._lease_generation = 0
+        self._lease_ends_at = 0.0
+        self._heartbeat_every_s = 5.0
+        self.manager_key: PublicKey | None = None
+        self.registered = asyncio.Event()
+        self.refused: RemoteError | None = None
+
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds until the host lease ends; negative when it has: nothing may be started or admitted then."""
+        return self._lease_ends_at - time.monotonic()
+
+    async def run(self, on_state: Callable[[bool], Awaitable[None]]) -> None:
+        """Attests, beats, and attests again when it must, for ever. `on_state` hears whether the host is registered."""
+        retry_s = _RETRY_FIRST_S
+        while True:
+            try:
+                await self._attest()
+                await on_state(True)
+                self.registered.set()
+                retry_s = _RETRY_FIRST_S
+                await self._beat()
+            except RemoteError as error:
+                if error.code is not grpc.StatusCode.UNAVAILABLE and self.refused is None:
+                    _log.error(
+                        "the manager refused this host", reason=error.reason, message=error.message, **error.metadata
+                    )
+                    self.refused = error
+            except RegistrationRefusedError as error:
+                _log.error("registration failed", message=error.message)
+            self.registered.clear()
+            await on_state(False)
+            await asyncio.sleep(retry_s)
+            retry_s = min(retry_s * 2, _RETRY_MAX_S)
+
+    async def _attest(self) -> None:
+        to_send: asyncio.Queue[pb.AttestHostRequest | None] = asyncio.Queue(2)
+
+        async def requests() -> AsyncIterator[pb.AttestHostRequest]:
+            while (message := await to_send.get()) is not None:
+                yield message
+
+        await to_send.put(
+            pb.AttestHostRequest(
+                hello=pb.HostHello(
+                    host_id=self._host_id,
+                    public_key_jwk=self._key.public.jwk_text(),
+                    address=self._address,
+                    engine=self._engine,
+                )
+            )
+        )
+        call = self._stub.AttestHost(requests(), timeout=_CALL_TIMEOUT_S)
+        accepted: pb.AttestAccepted | None = None
+        try:
+            with remote_errors():
+                async for answer in call:
+                    if answer.HasField("challenge"):
+                        self.manager_key = PublicKey.from_jwk(answer.challenge.manager_public_key_jwk)
+                        evidence = {**await self._evidence(), "nonce": answer.challenge.nonce}
+                        token = self._key.sign(evidence, TokenKind.EVIDENCE)
+                        await to_send.put(pb.AttestHostRequest(evidence=pb.HostEvidence(evidence_jws=token)))
+                    elif answer.HasField("accepted"):
+                        accepted = answer.accepted
+                        await to_send.put(None)
+        finally:
+            call.cancel()
+        if accepted is None:
+            raise RegistrationRefusedError(
+                "the manager ended the registration without accepting or refusing it; expected `accepted`.",
+                {"host_id": self._host_id},
+            )
+        self._lease_generation = accepted.lease_generation
+        self._heartbeat_every_s = accepted.heartbeat_ms / 1000
+        self._lease_ends_at = time.monotonic() + accepted.lease_ms / 1000
+        self.refused = None
+        _log.info("registered", host_id=self._host_id, lease_generation=self._lease_generation)
+
+    async def _beat(self) -> None:
+        while True:
+            request = await self._heartbeat()
+            request.host_id = self._host_id
+            request.lease_generation = self._lease_generation
+            sent_at = time.monotonic()
+            try:
+                with remote_errors():
+                    answer = await self._stub.Heartbeat(request, timeout=_HEARTBEAT_TIMEOUT_S)
+                # From when it was sent: the manager counted from a later moment, so this side is the careful one.
+                self._lease_ends_at = sent_at + answer.lease_ms / 1000
+            except RemoteError as error:
+                if error.code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    _log.warning("heartbeat refused", reason=error.reason, message=error.message)
+                    return
+            await asyncio.sleep(self._heartbeat_every_s)
