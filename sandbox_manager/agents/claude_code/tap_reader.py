@@ -195,10 +195,19 @@ class ClaudeTapReader:
             return
         if state == "started":
             self._current = uuid
-            if self._message_id is not None and uuid == self._message_id:
-                self._started = True
+            if self._message_id is not None and uuid == self._message_id and not self._started:
+                self._begin_turn()
         elif state in ("completed", "cancelled") and uuid == self._message_id:
             self._closed = True
+
+    def _begin_turn(self) -> None:
+        # What was read by order before, if anything, was not of our message: the stream has a lifecycle after all.
+        self._started = True
+        self._turn_init_seen = False
+        self._identity_before_output = None
+        self._end = None
+        self._assistant.clear()
+        self._printed.clear()
 
     def _system(self, event: dict[str, object]) -> None:
         match event.get("subtype"):
