@@ -31,6 +31,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,6 +41,7 @@ from standfast_lab.provider.http import Incoming, Progress, Sent
 Row = dict[str, Any]
 _ROWS_MAX = 100_000
 _HEAD_CHARS = 60
+_MESSAGES_KEPT = 20_000
 
 
 class RequestLog:
@@ -99,6 +101,9 @@ class RequestLog:
             self._file.flush()
         self._wake()
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def rows(self, *, session_id: str | None = None, after: int = 0) -> list[Row]:
         """Returns the rows, of one session if one is named."""
         return [row for row in self._rows if row["n"] > after and session_id in (None, row["session_id"])]
@@ -137,8 +142,12 @@ class RequestLog:
         self._changed = asyncio.Event()
 
 
+@lru_cache(maxsize=_MESSAGES_KEPT)
 def message_row(message: Message) -> Row:
-    """Returns the row form of one message."""
+    """Returns the row form of one message. Equal messages share one object, so nobody may change it.
+
+    Every request repeats the whole history: without sharing, a conversation of a thousand turns would hold a million.
+    """
     lists: dict[str, list[Any]] = {"texts": [], "tools": [], "reminders": []}
     order: list[list[Any]] = []
     for block in message.blocks:

@@ -112,7 +112,7 @@ class LabProvider:
 
     def _messages(self, incoming: Incoming, key: str | None) -> Answered:
         # A number and a digest: unique in one run, the same in the next.
-        seed = f"{len(self.log.rows()) + 1:06d}{hashlib.sha256(incoming.body).hexdigest()[:8]}"
+        seed = f"{len(self.log) + 1:06d}{hashlib.sha256(incoming.body).hexdigest()[:8]}"
         if self._api_keys is not None and not any(hmac.compare_digest(key or "", known) for known in self._api_keys):
             return self._logged(
                 incoming, "invalid", messages.encode_error(401, "authentication_error", "invalid x-api-key", seed), key

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 
 import pytest
 
@@ -58,6 +60,24 @@ async def test_a_background_command_is_refused_when_background_tasks_are_off(des
         turn = await desk.ask(claude, f"go {IN_BACKGROUND}")
         assert "unexpected parameter `run_in_background`" in tool_results(turn)[0]
         await claude.close()
+
+
+async def test_a_command_left_behind_by_a_shell_outlives_the_turn_and_the_cli(desk: Desk) -> None:
+    left = None
+    try:
+        async with desk.start() as claude:
+            command = "sleep 60 >/dev/null 2>&1 & echo $!"
+            turn = await desk.ask(claude, f'go [[lab:tool=Bash {{"command":"{command}"}}]]')
+            left = int(tool_results(turn)[0])
+            # Signal 0 raises where there is no such process.
+            os.kill(left, 0)
+            assert turn.of("system", "background_tasks_changed") == []
+            assert await claude.close() == 0
+        # Nor is it in the CLI's process group, which has been killed by now.
+        os.kill(left, 0)
+    finally:
+        if left is not None:
+            os.kill(left, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
