@@ -19,69 +19,13 @@ from typing import Self
 
 import h11
 
+from standfast_lab.provider.http_steps import Body, Close, Cut, End, Head, Hold, RawBody, Reset, Step, Wait
+
 _log = logging.getLogger(__name__)
 _READ_BYTES = 256 * 1024
 _BODY_BYTES_MAX = 256 * 1024 * 1024
 _DRAIN_TIMEOUT_S = 60.0
 _HOLD_TIMEOUT_S = 3600.0
-
-
-@dataclass(frozen=True)
-class Head:
-    """Status and headers. Without a content-length the body is chunked."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Body:
-    """A piece of the body; one HTTP chunk when chunked."""
-
-    data: bytes
-
-
-@dataclass(frozen=True)
-class RawBody:
-    """`framing` and `data` go to the socket as they are; only `data` counts as body."""
-
-    framing: bytes
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Wait:
-    """A pause."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Hold:
-    """Nothing happens until a release, or until the client leaves."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """The TCP stream ends here, with no terminator."""
-
-
-@dataclass(frozen=True)
-class Reset:
-    """The TCP stream is reset here."""
-
-
-@dataclass(frozen=True)
-class Close:
-    """The answer ends here in order, whatever steps follow."""
-
-
-@dataclass(frozen=True)
-class End:
-    """The answer ends in order."""
-
-
-Step = Head | Body | RawBody | Wait | Hold | Cut | Reset | Close | End
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,14 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from standfast_lab.provider import messages_protocol as messages
 from standfast_lab.provider.directives import DirectiveError
 from standfast_lab.provider.heard import Kind
-from standfast_lab.provider.http import Body, End, Head, HttpServer, Incoming, Sent, Watch
-from standfast_lab.provider.http import Step as HttpStep
+from standfast_lab.provider.http import HttpServer, Incoming, Sent, Watch
+from standfast_lab.provider.http_steps import Body, End, Head
+from standfast_lab.provider.http_steps import Step as HttpStep
 from standfast_lab.provider.log import RequestLog, Row
+from standfast_lab.provider.messages_answer import encode_answer, encode_error, encode_token_count
+from standfast_lab.provider.messages_request import BadRequestError, decode_request
 from standfast_lab.provider.script import Script, Step
 
 _WAIT_S_MAX = 60.0
@@ -107,7 +109,7 @@ class LabProvider:
             return self._messages(incoming, key)
         if path == "/api/hello":
             return self._logged(incoming, "hello", [Head(200, (("content-length", "0"),)), End()], key)
-        error = messages.encode_error(404, "not_found_error", f"no such path: {incoming.method} {path}", "none")
+        error = encode_error(404, "not_found_error", f"no such path: {incoming.method} {path}", "none")
         return self._logged(incoming, "unknown", error, key)
 
     def _messages(self, incoming: Incoming, key: str | None) -> Answered:
@@ -115,20 +117,18 @@ class LabProvider:
         seed = f"{len(self.log) + 1:06d}{hashlib.sha256(incoming.body).hexdigest()[:8]}"
         if self._api_keys is not None and not any(hmac.compare_digest(key or "", known) for known in self._api_keys):
             return self._logged(
-                incoming, "invalid", messages.encode_error(401, "authentication_error", "invalid x-api-key", seed), key
+                incoming, "invalid", encode_error(401, "authentication_error", "invalid x-api-key", seed), key
             )
         try:
-            heard = messages.decode_request(incoming.target, incoming.headers, incoming.body)
+            heard = decode_request(incoming.target, incoming.headers, incoming.body)
             if heard.kind is Kind.COUNT_TOKENS:
                 row = self.log.open_row(incoming, heard, heard.kind.value, "count", now=self._clock(), key=key)
-                return messages.encode_token_count(heard), self._watching(row)
+                return encode_token_count(heard), self._watching(row)
             answer = self._script.decide(heard)
-        except (messages.BadRequestError, DirectiveError) as error:
-            return self._logged(
-                incoming, "invalid", messages.encode_error(400, "invalid_request_error", str(error), seed), key
-            )
+        except (BadRequestError, DirectiveError) as error:
+            return self._logged(incoming, "invalid", encode_error(400, "invalid_request_error", str(error), seed), key)
         row = self.log.open_row(incoming, heard, heard.kind.value, answer.label, now=self._clock(), key=key)
-        return messages.encode_answer(answer, heard, seed=seed), self._watching(row)
+        return encode_answer(answer, heard, seed=seed), self._watching(row)
 
     def _logged(self, incoming: Incoming, kind: str, steps: Sequence[HttpStep], key: str | None) -> Answered:
         row = self.log.open_row(incoming, None, kind, kind, now=self._clock(), key=key)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from standfast_lab.oracle import Fault, Turn, judge_request
 from standfast_lab.provider.log import Row, message_row
-from standfast_lab.provider.messages_protocol import decode_request
+from standfast_lab.provider.messages_request import decode_request
 from tests.unit.lab.test_oracle import row
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "claude-code"
