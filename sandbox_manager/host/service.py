@@ -12,14 +12,9 @@ from sandbox_manager.core import codec
 from sandbox_manager.core.values import NativeLocator
 from sandbox_manager.host.adapters.engine import Inspect
 from sandbox_manager.host.adapters.tap_file import read_chunks
-from sandbox_manager.host.conductor.activation_run import (
-    ActivationRun,
-    AdmissionCame,
-    FrameCame,
-    InterruptCame,
-    RunnerLeft,
-)
+from sandbox_manager.host.conductor.activation_run import ActivationRun
 from sandbox_manager.host.conductor.agent import HostAgent
+from sandbox_manager.host.conductor.inbound import AdmissionCame, FrameCame, InterruptCame, RunnerLeft
 from sandbox_manager.host.conductor.sandboxes import Wish
 from sandbox_manager.host.errors import AttachProtocolError, CapabilityNotBuiltError, HostError
 from standfast.host.v1 import host_agent_pb2 as pb

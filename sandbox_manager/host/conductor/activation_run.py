@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +21,32 @@ from sandbox_manager.core import codec
 from sandbox_manager.core.values import (
     ActivationReport,
     Census,
-    Generations,
-    LaunchSettings,
     Observation,
     ProcessDisposition,
     StoreReading,
 )
 from sandbox_manager.host.adapters.guest_errors import GuestLinkError, GuestOperationError
-from sandbox_manager.host.adapters.guest_values import GuestProgram, OutputChunk, OutputGap, ProcessExited, SlotFile
+from sandbox_manager.host.adapters.guest_values import OutputChunk, OutputGap, ProcessExited
 from sandbox_manager.host.adapters.journal import Journal
 from sandbox_manager.host.adapters.tap_file import TapFile
 from sandbox_manager.host.conductor.activation_limits import ActivationLimits, HostPolicy
-from sandbox_manager.host.conductor.hosted_slot import HostedCli, HostedSlot, LinkLost, SlotNews
+from sandbox_manager.host.conductor.hosted_slot import HostedCli, HostedSlot, LinkLost
+from sandbox_manager.host.conductor.inbound import (
+    AdmissionCame,
+    FrameCame,
+    Inbound,
+    InterruptCame,
+    ProcessReady,
+    ReadyFailed,
+    RunnerLeft,
+    TimeOver,
+    WoundUp,
+)
+from sandbox_manager.host.conductor.launching import program_of
+from sandbox_manager.host.conductor.observing import Observer, TurnFacts
 from sandbox_manager.host.conductor.outlet import Outlet
-from sandbox_manager.host.conductor.relay_findings import findings_of
 from sandbox_manager.host.conductor.sandbox import Sandbox
-from sandbox_manager.host.conductor.store_watch import StoreWatch, unreadable
 from sandbox_manager.host.core import activation as machine
-from sandbox_manager.host.core import disposition as rules
 from sandbox_manager.host.core.errors import AdmissionConflictError
 from sandbox_manager.host.core.gate import Admission, FrameKind, Gate, Refused
 from sandbox_manager.host.core.grant import Grant, read_admission
@@ -51,7 +58,6 @@ from sandbox_manager.host.errors import (
     SessionNotResumedError,
     SupervisorLostError,
 )
-from sandbox_manager.host.relay.activation import RelayObservation
 from standfast.host.v1 import host_agent_pb2 as pb
 from standfast.types.v1 import types_pb2
 from standfast_chassis import span_names
@@ -66,63 +72,6 @@ _INBOX_MAX = 1024
 _LIFECYCLE_WAIT_S = 1.0
 _LOSS_GRACE_S = 1.0
 _LAST_ATTEMPT_S = 5.0
-
-
-# --- what comes in -------------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class FrameCame:
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionCame:
-    claims: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptCame:
-    cause: str
-    frame: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerLeft:
-    """The stream of the work is over: cancelled, past its deadline, cut, or half-closed too early."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ProcessReady:
-    store: StoreReading | None
-    is_new: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadyFailed:
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class _TimeOver:
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class _WoundUp:
-    observation: Observation
-    census: Census | None
-
-
-Inbound = (
-    FrameCame
-    | AdmissionCame
-    | InterruptCame
-    | RunnerLeft
-    | SlotNews
-    | _ProcessReady
-    | _ReadyFailed
-    | _TimeOver
-    | _WoundUp
-)
 
 
 class ActivationRun:
@@ -153,6 +102,7 @@ class ActivationRun:
         self._taps = taps
         self._limits = limits
         self._policy = policy
+        self._observer = Observer(grant, agent, sandbox, slot, limits, policy)
         self._machine = machine.Activation()
         self._inbox: asyncio.Queue[Inbound] = asyncio.Queue(_INBOX_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -200,6 +150,9 @@ class ActivationRun:
             if self._tap is not None:
                 self._tap.close()
             self._slot.let_go(self.grant.activation_id)
+            # A piece of news that waits for room would wait for ever.
+            while not self._inbox.empty():
+                self._inbox.get_nowait()
             await asyncio.shield(self.outlet.finish(error))
 
     async def _handle(self, message: Inbound) -> None:
@@ -220,13 +173,13 @@ class ActivationRun:
                 await self._exited()
             case LinkLost():
                 await self._step(machine.SupervisorLost())
-            case _ProcessReady():
+            case ProcessReady():
                 await self._process_ready(message)
-            case _ReadyFailed(failure):
+            case ReadyFailed(failure):
                 await self._ready_failed(failure)
-            case _TimeOver(what):
+            case TimeOver(what):
                 await self._time_over(what)
-            case _WoundUp(observation, census):
+            case WoundUp(observation, census):
                 self._census = census
                 await self._step(machine.Quiesced(observation))
 
@@ -265,7 +218,7 @@ class ActivationRun:
                     self._start(self._quiesce(end_process))
                 case machine.ObserveBlind():
                     self._end_span(span_names.NATIVE_TURN)
-                    await self.offer(_WoundUp(await self._blind_observation(), None))
+                    await self.offer(WoundUp(await self._observer.blind(self._facts()), None))
                 case machine.JournalObservation(observation):
                     await self._journal_observation(observation)
                 case machine.OfferObservation(observation):
@@ -281,10 +234,9 @@ class ActivationRun:
         """Finds or starts the process, and reads the store before anything of the turn can have changed it."""
         try:
             grant, slot = self.grant, self._slot
-            watch = self._watch()
             store: StoreReading | None = None
             if grant.resumes:
-                store = await watch.read(grant.store.prefix_length)
+                store = await self._observer.watch.read(grant.store.prefix_length)
             slot.listen(self.offer)
             is_new = not slot.fits(grant.reuse_process_generation, grant.locator, grant.settings_digest)
             if is_new:
@@ -292,7 +244,7 @@ class ActivationRun:
                     grant.next_process_generation,
                     grant.locator,
                     grant.settings_digest,
-                    self._program,
+                    lambda secret: program_of(self._agent, grant, self._sandbox, slot, secret),
                     traceparent=self._traceparent,
                     reclaim_timeout_s=self._limits.quiesce_timeout_s,
                     exit_wait_s=self._limits.exit_wait_s,
@@ -303,37 +255,11 @@ class ActivationRun:
                 self._sandbox.group_id, slot.name, grant.activation_id, self._traceparent
             )
         except (StandfastError, OSError) as failure:
-            await self.offer(_ReadyFailed(failure))
+            await self.offer(ReadyFailed(failure))
         else:
-            await self.offer(_ProcessReady(store, is_new))
+            await self.offer(ProcessReady(store, is_new))
 
-    def _program(self, secret: str) -> GuestProgram:
-        grant, hello = self.grant, self._sandbox.hello
-        settings = LaunchSettings(
-            agent=grant.agent,
-            native_session_id=grant.locator.native_session_id,
-            resume=grant.resumes,
-            home=self._slot.place.home,
-            tmp=self._slot.place.private,
-            workspace=grant.locator.cwd,
-            executable=f"{hello.agents}/{self._agent.executable}",
-            model_base_url=f"http://127.0.0.1:{self._sandbox.model_port}",
-            slot_secret=secret,
-            model=grant.model,
-            permission_mode=grant.permission_mode,
-            options=grant.options,
-            isolated=hello.is_isolated,
-        )
-        spec = self._agent.launch(settings)
-        return GuestProgram(
-            argv=spec.argv,
-            env=dict(spec.env),
-            cwd=spec.cwd,
-            files=tuple(_slot_file(path, mode, content, self._slot) for path, mode, content in spec.files),
-            must_be_unreadable=hello.is_isolated,
-        )
-
-    async def _process_ready(self, ready: _ProcessReady) -> None:
+    async def _process_ready(self, ready: ProcessReady) -> None:
         cli = self._cli
         assert cli is not None
         if self._machine.state is not machine.ActivationState.PREPARING:
@@ -388,7 +314,7 @@ class ActivationRun:
             turn_id=grant.turn_id,
             group_id=grant.group_id,
             member_id=grant.member_id,
-            generations=self._generations(),
+            generations=self._observer.generations(cli),
             container=self._sandbox.facts,
             agent=grant.agent,
             agent_version=findings.agent_version,
@@ -615,124 +541,23 @@ class ActivationRun:
     # --- after the end ----------------------------------------------------------------------------------------------
 
     async def _quiesce(self, end_process: bool) -> None:
-        """Ends what the turn left, reads the store, and puts the observation together. The machine hears of its end."""
-        try:
-            observation, census = await self._wind_up(end_process)
-        except GuestLinkError as failure:
-            _log.warning("the sandbox was lost during the clean-up", reason=failure.reason)
-            observation, census = await self._blind_observation(), None
-        await self.offer(_WoundUp(observation, census))
+        observation, census = await self._observer.wind_up(self._facts(), end_process=end_process)
+        await self.offer(WoundUp(observation, census))
 
-    async def _wind_up(self, end_process: bool) -> tuple[Observation, Census]:
-        cli, slot, grant = self._cli, self._slot, self.grant
-        assert cli is not None
-        await self._take_back_interrupt()
-        relay = await self._end_relay()
-        findings = self._reader.findings()
-        is_alive = cli.exit is None
-        interrupted = self._machine.interrupted_by if findings.end is None or findings.end.cancelled else None
-        rule = self._agent.must_retire(findings) if self._policy.disposition.retire_rules_on else None
-        watch, prefix = self._watch(), grant.store.prefix_length
-        census: Census | None = None
-        left_in_order: bool | None = None
-        leave_by = rules.LeaveBy.TERMINATE if findings.background_pending else rules.LeaveBy.CLOSE_STDIN
-
-        if end_process or not is_alive or findings.end is None:
-            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
-        elif rule is not None or interrupted is not None:
-            left_in_order = await slot.leave(leave_by, self._limits.exit_wait_s)
-            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
-        else:
-            census = await slot.reclaim((cli.process,), self._limits.quiesce_timeout_s)
-        message_id = grant.message_id
-        wait_s = self._limits.store_wait_s if not census.complete or census.kept else 0.0
-        reading, complete = await watch.await_turn(findings, message_id, prefix, wait_s)
-        if census.kept and not complete:
-            # What is not on disk now may never be: the process writes it on its way out, or the turn is not proved.
-            left_in_order = await slot.leave(leave_by, self._limits.exit_wait_s)
-            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
-            again, complete_now = await watch.await_turn(findings, message_id, prefix, 0.0)
-            reading = again if again.error is None or reading.error is not None else reading
-            complete = complete and complete_now
-        decided = rules.decide(
-            rules.AfterTurn(
-                findings=findings,
-                expected_session_id=grant.locator.native_session_id,
-                census=census,
-                agent_rule=rule,
-                interrupted_by=interrupted,
-                process_alive=is_alive and not end_process,
-                tap_gap=self._tap_gap,
-                store_is_complete=complete,
-            ),
-            self._policy.disposition,
-        )
-        if decided.what is ProcessDisposition.RETIRED and left_in_order is False:
-            decided = rules.Disposition(ProcessDisposition.RECLAIM_FIRST, "EXIT_NOT_CONFIRMED", decided.leave_by)
-        if decided.what is not ProcessDisposition.KEPT and census.kept:
-            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
-        return self._observation(reading, census, relay, decided), census
-
-    def _observation(
-        self,
-        store: StoreReading | None,
-        census: Census | None,
-        relay: RelayObservation | None,
-        decided: rules.Disposition,
-    ) -> Observation:
-        cli, grant, state = self._cli, self.grant, self._machine
-        admission = state.admission
-        was_sent = state.is_written
-        tap = self._tap
+    def _facts(self) -> TurnFacts:
+        tap, state = self._tap, self._machine
         tap_from = tap.start if tap is not None else 0
-        return Observation(
-            activation_id=grant.activation_id,
-            turn_id=grant.turn_id,
-            group_id=grant.group_id,
-            member_id=grant.member_id,
-            generations=self._generations(),
-            container=self._sandbox.facts,
-            locator=grant.locator,
-            message_id=grant.message_id,
-            message_digest=admission.message_digest if admission is not None and was_sent else None,
-            message_length=admission.message_length if admission is not None and was_sent else None,
-            forwarded=was_sent,
-            process_was_new=self._is_new,
-            process_alive=cli is not None and cli.exit is None,
-            exit_code=cli.exit_code if cli is not None else None,
+        return TurnFacts(
+            cli=self._cli,
+            is_new=self._is_new,
+            findings=self._reader.findings(),
+            admission=state.admission,
+            was_sent=state.is_written,
+            interrupted_by=state.interrupted_by,
             tap_from=tap_from,
             tap_to=tap.end if tap is not None else tap_from,
             tap_gap=self._tap_gap,
-            tap=self._reader.findings(),
-            store=store,
-            census=census,
-            relay=None if relay is None else findings_of(relay),
-            disposition=decided.what,
-            disposition_reason=decided.reason,
-            interrupted_by=state.interrupted_by,
         )
-
-    async def _blind_observation(self) -> Observation:
-        relay = await self._end_relay()
-        return self._observation(
-            unreadable("UNREADABLE", self.grant.store.prefix_length),
-            None,
-            relay,
-            rules.Disposition(ProcessDisposition.RECLAIM_FIRST, "SANDBOX_LOST"),
-        )
-
-    async def _end_relay(self) -> RelayObservation | None:
-        try:
-            return await self._sandbox.relay.end_activation(
-                self._sandbox.group_id, self._slot.name, self.grant.activation_id
-            )
-        except StandfastError as failure:
-            _log.info("the relay knows nothing of the activation", reason=failure.reason)
-            return None
-
-    async def _take_back_interrupt(self) -> None:
-        with suppress(GuestOperationError):
-            await self._slot.deposit_interrupt(b"", 0.0)
 
     async def _journal_observation(self, observation: Observation) -> None:
         if self._tap is not None:
@@ -779,13 +604,7 @@ class ActivationRun:
 
     async def _not_sent(self, reason: str) -> None:
         """Nothing went to the CLI: that too is journalled, so that whoever asks later is told so."""
-        relay = await self._end_relay()
-        what = (
-            rules.Disposition(ProcessDisposition.KEPT, "NOTHING_SENT")
-            if not self._is_new
-            else rules.Disposition(ProcessDisposition.RECLAIM_FIRST, reason)
-        )
-        observation = replace(self._observation(self._store_before, None, relay, what), interrupted_by=reason)
+        observation = await self._observer.not_sent(self._facts(), self._store_before, reason)
         await self._write_observation(observation)
         if self._spans:
             for span in self._spans.values():
@@ -793,20 +612,10 @@ class ActivationRun:
 
     # --- small things -----------------------------------------------------------------------------------------------
 
-    def _generations(self) -> Generations:
-        return Generations(
-            container=self.grant.container_generation,
-            process=self._cli.process_generation if self._cli is not None else 0,
-            activation=self.grant.activation_generation,
-        )
-
-    def _watch(self) -> StoreWatch:
-        return StoreWatch(self._sandbox.link, self._agent, self._slot.number, self.grant.locator)
-
     def _timer(self, what: str, delay_s: float) -> None:
         async def wait() -> None:
             await asyncio.sleep(delay_s)
-            await self.offer(_TimeOver(what))
+            await self.offer(TimeOver(what))
 
         self._start(wait())
 
@@ -846,11 +655,3 @@ _DISPOSITIONS = {
     ProcessDisposition.RETIRED: types_pb2.PROCESS_DISPOSITION_RETIRED,
     ProcessDisposition.RECLAIM_FIRST: types_pb2.PROCESS_DISPOSITION_RECLAIM_FIRST,
 }
-
-
-def _slot_file(path: str, mode: int, content: bytes, slot: HostedSlot) -> SlotFile:
-    """A launch file below the slot's home or its private folder."""
-    for base, root in (("home", slot.place.home), ("private", slot.place.private)):
-        if path.startswith(f"{root}/"):
-            return SlotFile(base, tuple(path[len(root) + 1 :].split("/")), mode, content)
-    raise HandshakeFailedError(f"a launch file must lie in the slot's home or private folder, found {path}")

@@ -22,7 +22,8 @@ from sandbox_manager.core.values import (
 from sandbox_manager.host.adapters.guest_errors import GuestLinkError
 from sandbox_manager.host.adapters.journal import ActivationRow, Journal
 from sandbox_manager.host.conductor.activation_limits import ActivationLimits, HostPolicy
-from sandbox_manager.host.conductor.activation_run import ActivationRun, InterruptCame
+from sandbox_manager.host.conductor.activation_run import ActivationRun
+from sandbox_manager.host.conductor.inbound import InterruptCame
 from sandbox_manager.host.conductor.sandboxes import Sandboxes
 from sandbox_manager.host.conductor.store_watch import StoreWatch
 from sandbox_manager.host.core.grant import Grant
