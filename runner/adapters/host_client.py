@@ -14,10 +14,12 @@ from runner.core.errors import HostUnavailableError
 from standfast.host.v1 import host_agent_pb2 as host_pb
 from standfast.host.v1.host_agent_pb2_grpc import HostAgentServiceStub
 from standfast_chassis.grpc_channel import open_channel
-from standfast_chassis.limits import CHUNK_MAX_BYTES
+from standfast_chassis.limits import CHUNK_MAX_BYTES, GRPC_MESSAGE_MAX_BYTES
 from standfast_chassis.tracing import Tracing
 
 CHANNELS_MAX = 64
+# JSON writes a quote or a line feed as two bytes, so a message of the full size can make a longer frame.
+_FRAME_MAX_BYTES = GRPC_MESSAGE_MAX_BYTES - 1024
 
 AttachCall: TypeAlias = "grpc.aio.StreamStreamCall[host_pb.AttachRequest, host_pb.AttachResponse]"
 
@@ -33,9 +35,18 @@ class AttachSession:
 
     async def messages(self) -> AsyncIterator[host_pb.AttachResponse]:
         """What the host agent says, to the stream's end. Raises the runner's errors."""
-        with errors_of_host(self.address):
-            async for message in self._call:
-                yield message
+        try:
+            with errors_of_host(self.address):
+                async for message in self._call:
+                    yield message
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not we were cancelled but the call, by `close`: for the reader that is an end of the stream.
+            raise HostUnavailableError(
+                f"The stream to the host agent at {self.address} was closed on this side.", {"address": self.address}
+            ) from None
 
     async def open(self, activation_token: str) -> None:
         await self._write(host_pb.AttachRequest(open=host_pb.AttachOpen(activation_token=activation_token)))
@@ -44,10 +55,11 @@ class AttachSession:
         await self._write(host_pb.AttachRequest(admission_jws=admission_jws))
 
     async def send_frame(self, frame: bytes) -> None:
-        """One line with its line end. A long one goes in pieces, as no message on the wire may be longer."""
+        """One line with its line end, in one message where it fits into one; the line end closes it in any case."""
+        size = CHUNK_MAX_BYTES if len(frame) > _FRAME_MAX_BYTES else _FRAME_MAX_BYTES
         async with self._write_lock:
-            for start in range(0, len(frame), CHUNK_MAX_BYTES):
-                await self._write_now(host_pb.AttachRequest(frame=frame[start : start + CHUNK_MAX_BYTES]))
+            for start in range(0, len(frame), size):
+                await self._write_now(host_pb.AttachRequest(frame=frame[start : start + size]))
 
     async def interrupt(self, cause: str, frame: bytes) -> None:
         """`cause`: CANCEL, TIMEOUT or UNANSWERED_QUESTION."""
@@ -67,7 +79,8 @@ class AttachSession:
                 async with asyncio.timeout(self._write_timeout_s):
                     await self._call.write(request)
         except (TimeoutError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
-            # The reader of this stream learns the true end; here it only matters that nothing more can be said.
+            # Nothing more can be said on it, so it is over; the stream's reader learns how.
+            self._call.cancel()
             raise HostUnavailableError(
                 f"The stream to the host agent at {self.address} takes nothing more ({type(error).__name__}).",
                 {"address": self.address},

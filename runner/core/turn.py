@@ -87,6 +87,13 @@ class NativeStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class WillNotEnd:
+    """The CLI said that it does not work on the message: no native end will come."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
 class NativeEnded:
     """The CLI's own end evidence of this turn."""
 
@@ -188,6 +195,7 @@ Event = (
     | Admitted
     | Forwarded
     | NativeStarted
+    | WillNotEnd
     | NativeEnded
     | Observed
     | AttachBroke
@@ -351,6 +359,9 @@ class TurnMachine:
                 return [*self._announce(*self._native_outcome(end)), *self._go(TurnState.QUIESCING)]
             case TurnState.RUNNING, StopTimedOut() if self.stop is not None:
                 return [CloseAttach(), *self._abandon(self.stop.outcome, self.stop.cause, may_have_been_sent=True)]
+            case TurnState.RUNNING, WillNotEnd(cause):
+                stop = self.stop or StopRequested(Outcome.INTERRUPTED, cause)
+                return [CloseAttach(), *self._abandon(stop.outcome, stop.cause, may_have_been_sent=True)]
             case TurnState.QUIESCING, QuiesceTimedOut():
                 return [CloseAttach(), *self._go(TurnState.SETTLING, Settle(replay=False))]
             case TurnState.SETTLING, Settled():

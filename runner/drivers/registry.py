@@ -19,6 +19,8 @@ class AgentEntry:
     make_driver: Callable[[int], Driver]
     settings_per_process: tuple[str, ...]
     settings_per_turn: tuple[str, ...]
+    options: tuple[str, ...] = ()  # names of further settings, all per process
+    capabilities: tuple[tuple[str, str], ...] = ()  # "yes", "no: why" or "later: why"
 
 
 AGENTS: tuple[AgentEntry, ...] = (
@@ -29,6 +31,16 @@ AGENTS: tuple[AgentEntry, ...] = (
         make_driver=claude_code.ClaudeCodeDriver,
         settings_per_process=("model", "permission_mode"),
         settings_per_turn=(),
+        capabilities=(
+            ("cancel", "yes"),
+            ("resume", "yes"),
+            ("sub_agents", "yes"),
+            ("questions", "later: they come with the question RPCs"),
+            ("permissions", "later: they come with the permission RPCs"),
+            ("fork", "later: it comes with forks"),
+            ("compact", "later: it comes with native commands"),
+            ("steer", "no: this CLI joins what is sent while a turn runs into one message"),
+        ),
     ),
 )
 

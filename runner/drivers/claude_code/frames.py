@@ -121,9 +121,15 @@ def to_json(value: Any) -> str:
     return written
 
 
+# Line ends to some readers of lines, though not to JSON. As JSON escapes they are the same text and no line end.
+_LINE_ENDS = (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
+
+
 def _line(value: dict[str, Any]) -> bytes:
-    # ASCII only: a reader that also cuts at U+2028 or U+0085 still sees one line. The decoded text is the same.
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+    written = to_json(value)
+    for character, escape in _LINE_ENDS:
+        written = written.replace(character, escape)
+    return written.encode("utf-8") + b"\n"
 
 
 def initialize_frame() -> bytes:
