@@ -1,1 +1,1 @@
-"""Filled in the same commit that adds its parts."""
+"""Standfast for its users: an asynchronous SDK (`sdk`) and the command line (`cli`)."""

@@ -1,0 +1,5 @@
+"""`python -m standfast_client`, as `standfast`."""
+
+from standfast_client.cli import main
+
+main()

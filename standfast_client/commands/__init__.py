@@ -1,0 +1,1 @@
+"""The commands of `standfast`, one file a group."""

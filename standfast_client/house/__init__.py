@@ -1,0 +1,1 @@
+"""`standfast up`: the three processes on one machine, with one state folder."""

@@ -1,0 +1,1 @@
+"""How turns and records are shown, to people and as JSON lines."""
