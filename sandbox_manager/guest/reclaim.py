@@ -4,11 +4,12 @@ Scans and signals to everybody take turns until two scans in a row found nothing
 ever slips through a scan, and a signal to everybody needs a free process number, which a slot can use up.
 With nothing to keep, everybody is `kill(-1, SIGKILL)` from a fork under the slot's user. With a CLI to keep,
 everybody is stopped first (SIGSTOP cannot be ignored), the strangers are killed one by one while nothing can fork,
-and the kept ones are continued. A retained folder has no user of its own to send to: there each found process and
-its process group are stopped before the kill.
+and the kept ones are continued. A retained folder has no user of its own to send to: there "everybody" are the process
+groups in which the slot has a process.
 Runs in a worker thread: every call here blocks for milliseconds.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -61,14 +62,14 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 class Reclaim:
-    """One reclaim of one slot. `broadcast(signal)` signals all of the slot's user, None where there is no such."""
+    """One reclaim of one slot. `broadcast(signal)` signals everybody of the slot at once; False if it could not."""
 
     def __init__(
         self,
         slot: int,
         keep: frozenset[tuple[int, int]],
         attribution: Attribution,
-        broadcast: Broadcast | None,
+        broadcast: Broadcast,
         scan: Callable[[], list[Process]] = read_all,
     ) -> None:
         self._slot = slot
@@ -89,7 +90,8 @@ class Reclaim:
             rest = self._rest(self._census())
             if rest:
                 clean_scans = 0
-                self._kill(rest)
+                for row in rest:
+                    self._kill_one(row)
                 time.sleep(0.001)
             else:
                 clean_scans += 1
@@ -113,36 +115,12 @@ class Reclaim:
     def _rest(self, census: Census) -> list[Process]:
         return [row for row in census.owned if row.key not in self._keep]
 
-    def _kill(self, rows: list[Process]) -> None:
-        if self._broadcast is None:
-            self._kill_groups(rows)
-        for row in rows:
-            self._kill_one(row)
-
     def _kill_one(self, row: Process) -> None:
         if send_signal(row, signal.SIGKILL):
             self._killed[row.key] = row
 
-    def _kill_groups(self, rows: list[Process]) -> None:
-        """Stops each process, then kills its whole group, which also gets what was forked since the scan.
-
-        The slot's process opened a session of its own, so every group with one of the slot's processes in it was made
-        by the slot; the stopped member keeps the group's number from being used again.
-        """
-        kept_groups = {row.group for row in self._census().owned if row.key in self._keep}
-        for row in rows:
-            if row.group in kept_groups or row.group == os.getpgrp() or not send_signal(row, signal.SIGSTOP):
-                continue
-            try:
-                os.killpg(row.group, signal.SIGKILL)
-                self._killed[row.key] = row
-            except OSError:
-                continue
-
     def _sweep(self) -> bool:
         """Signals everybody once; returns whether something was found that way."""
-        if self._broadcast is None:
-            return False
         if not self._keep:
             self._broadcast(signal.SIGKILL)
             return False
@@ -157,3 +135,16 @@ class Reclaim:
             for row in self._census().owned:
                 if row.key in self._keep:
                     send_signal(row, signal.SIGCONT)
+
+
+def signal_groups(
+    slot: int, attribution: Attribution, number: int, scan: Callable[[], list[Process]] = read_all
+) -> bool:
+    """Signals all process groups in which the slot has a process; what was forked since the scan is in them too.
+
+    The slot's process opened a session of its own, so each such group was made by the slot and holds nobody else.
+    """
+    for group in {row.group for row in attribution.census(slot, scan()).owned} - {os.getpgrp()}:
+        with contextlib.suppress(OSError):
+            os.killpg(group, number)
+    return True

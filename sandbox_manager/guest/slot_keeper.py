@@ -14,7 +14,7 @@ from .errors import OperationError
 from .layout import Layout
 from .processes import read_all, read_process
 from .reaper import ExitStatus, Reaper
-from .reclaim import Broadcast, Reclaim, ReclaimReport
+from .reclaim import Broadcast, Reclaim, ReclaimReport, signal_groups
 from .slots import (
     Exited,
     IllegalSlotEventError,
@@ -172,9 +172,9 @@ class SlotKeeper:
             self._step(ReclaimFinished(report is not None and report.is_complete))
         return report
 
-    def _broadcaster(self) -> Broadcast | None:
+    def _broadcaster(self) -> Broadcast:
         if self._place.uid is None:
-            return None
+            return functools.partial(signal_groups, self._slot, self._attribution)
         loop = asyncio.get_running_loop()
 
         def broadcast(number: int) -> bool:

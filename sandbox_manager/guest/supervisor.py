@@ -189,6 +189,8 @@ class Supervisor:
         self._loss_timers.clear()
         older, self._connection = self._connection, None
         if older is not None:
+            # Said, so that the older does not come back and replace the newer in turn.
+            older.send({"event": "replaced"})
             older.close()
         self._parts.clear()
         connection = HostConnection(

@@ -341,6 +341,8 @@ class GuestLink:
         name = frame.header.get("event")
         if name == "hello":
             self._take_hello(frame.header)
+        elif name == "replaced":
+            self._fail(GuestLinkLostError(f"{self._socket_dir}: a newer host agent has taken this sandbox over"))
         elif isinstance(name, str):
             self._take_event(name, frame)
         else:

@@ -132,9 +132,7 @@ class Journal:
             lambda db: _raise_fence(db, f"group:{group_id}", container_generation, equal_is_newer=False)
         )
 
-    async def process_found(
-        self, activation_id: str, *, process_generation: int, was_new: bool, tap_from: int
-    ) -> None:
+    async def process_found(self, activation_id: str, *, process_generation: int, was_new: bool, tap_from: int) -> None:
         """Records the process that serves an activation and where its tap stood."""
         await self._update(
             activation_id,
@@ -200,9 +198,7 @@ class Journal:
         return await self._db.read(
             lambda db: [
                 _row(row)
-                for row in db.query(
-                    "select * from activations where state in (?, ?) order by rowid", [OPEN, FORWARDED]
-                )
+                for row in db.query("select * from activations where state in (?, ?) order by rowid", [OPEN, FORWARDED])
             ]
         )
 
