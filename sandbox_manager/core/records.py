@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sandbox_manager.core.context import RecordedProcess
+from sandbox_manager.core.store_check import AdmittedTurn
 from sandbox_manager.core.values import (
     ContextState,
     Generations,
@@ -91,18 +93,6 @@ class ProcessSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptProcess:
-    """The CLI process that the turn before left running for the next one, and what it was started with."""
-
-    process: SlotProcess
-    process_generation: int
-    container_id: str
-    container_started_at: str
-    settings_digest: str
-    agent_version: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class HostRecord:
     """A host as it registered. Its lease is elapsed time and lives in memory only."""
 
@@ -161,7 +151,7 @@ class MemberRecord:
     settled_turns: int = 0
     activation_generation: int = 0
     process_generation: int = 0
-    kept: KeptProcess | None = None
+    kept: RecordedProcess | None = None
     disposition: ProcessDisposition | None = None
     disposition_reason: str | None = None
     interrupted_turn: str | None = None
@@ -230,7 +220,11 @@ class TurnRecord:
 
 @dataclass(frozen=True, slots=True)
 class ActivationRecord:
-    """A grant: one prompt may be admitted to one member in it. `process_generation` is the one a new process must get."""
+    """A grant: one prompt may be admitted to one member in it. `process_generation` is the one a new process must get.
+
+    `kept` is what was recorded of the member's process then; `may_reuse` whether the grant lets this turn use it.
+    `container_started` says that the container was stopped, and was started for this grant.
+    """
 
     activation_id: str
     tenant: str
@@ -250,7 +244,8 @@ class ActivationRecord:
     resumes: bool
     first_turn: bool
     settings: ProcessSettings
-    reuse: KeptProcess | None
+    kept: RecordedProcess | None
+    may_reuse: bool
     container_started: bool
     token: str
     revision: int = 0
@@ -287,8 +282,7 @@ class AdmissionRecord:
 class LeftoverRecord:
     """What an admitted turn may have left in the native store, until a later settlement covers it.
 
-    Written with the admission, filled in from the observation when the turn is given up or not saved. `assistant_digests` are of
-    whole assistant texts, `printed` the native uuids of its root records.
+    Written with the admission, filled in from the observation when the turn is given up or not saved.
     """
 
     activation_id: str
@@ -296,11 +290,7 @@ class LeftoverRecord:
     conversation_id: str
     turn_id: str
     native_session_id: str
-    message_id: str
-    message_digest: str
-    printed: Names = Names()
-    assistant_digests: Names = Names()
-    was_interrupted: bool = False
+    admitted: AdmittedTurn
     revision: int = 0
 
 
