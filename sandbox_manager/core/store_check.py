@@ -82,6 +82,11 @@ def check_store(
         return StoreCheck((Reason(UNREADABLE, "a reading of the native store", "none", Verdict.UNPROVEN),))
     if reading.error is not None:
         return _unreadable(record, reading.error, current)
+    known_length = record.length if record else 0
+    if reading.prefix_length != known_length:
+        # Read for another record: what is new in it says nothing about this one.
+        found = f"a reading from {reading.prefix_length}"
+        return StoreCheck((Reason(UNREADABLE, f"a reading from byte {known_length} on", found, Verdict.UNPROVEN),))
     reasons = _prefix(record, reading)
     segment = reading.segment
     if segment is None or reading.length is None or reading.digest is None:
@@ -119,10 +124,6 @@ def _unreadable(record: StoreRecord | None, error: str, current: AdmittedTurn | 
 
 
 def _prefix(record: StoreRecord | None, reading: StoreReading) -> list[Reason]:
-    known_length = record.length if record else 0
-    if reading.prefix_length != known_length:
-        found = f"a reading from {reading.prefix_length}"
-        return [Reason(UNREADABLE, f"a reading from byte {known_length} on", found, Verdict.UNPROVEN)]
     if record is None:
         return []
     if reading.prefix_digest is None:

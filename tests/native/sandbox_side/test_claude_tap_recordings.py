@@ -151,12 +151,13 @@ def test_an_activation_is_read_as_it_was(row: Row) -> None:
 
 
 def test_every_recorded_activation_has_its_row() -> None:
-    recorded = set()
+    recorded: set[tuple[str, int, str | None]] = set()
     for name in names():
         recording = load(name)
         procs = {row["proc"] for row in recording.rows if row["dir"] == "out"}
         for proc in procs:
-            recorded |= {(name, proc, uuid) for uuid in recording.messages(proc) or [None]}
+            messages: list[str | None] = [*recording.messages(proc)]
+            recorded |= {(name, proc, uuid) for uuid in messages or [None]}
     assert {(row.recording, row.proc, _message_id(row)) for row in ROWS} == recorded
 
 
@@ -198,7 +199,7 @@ def test_any_cut_gives_the_same_findings(name: str) -> None:
     recording = load(name)
     procs = {row["proc"] for row in recording.rows if row["dir"] == "out"}
     for proc in procs:
-        message_id = (recording.messages(proc) or [None])[-1]
+        message_id = next(reversed(recording.messages(proc)), None)
         offset, data = recording.activation(proc, message_id)
         whole = AGENT.tap_reader(message_id=message_id, start_offset=offset)
         whole.feed(data)
