@@ -59,10 +59,7 @@ def _runner(flags: dict[str, Any], switches: Switches) -> int:
     from runner.policy import RunnerPolicy
     from runner.server import Settings, run
 
-    return run(
-        Settings.load(flags=flags),
-        RunnerPolicy(check_identity=switches.runner_checks_identity, let_slash_through=switches.let_slash_through),
-    )
+    return run(Settings.load(flags=flags), RunnerPolicy(check_identity=switches.runner_checks_identity))
 
 
 if __name__ == "__main__":

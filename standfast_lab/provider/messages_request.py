@@ -39,13 +39,28 @@ def decode_request(path: str, headers: Mapping[str, str], body: bytes) -> Heard:
     model = sent.get("model")
     if not isinstance(model, str):
         raise BadRequestError("model: a text is required")
-    decoded = tuple(_message(place, message) for place, message in enumerate(messages))
+    decoded = _conversation(messages)
     _check_tool_results(decoded)
     tools = sent.get("tools")
     names = tuple(str(tool.get("name")) for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
     return Heard(
         _kind(path, headers, sent, names), model, sent.get("stream") is True, _session_id(headers, sent), decoded, names
     )
+
+
+def _conversation(messages: list[object]) -> tuple[Message, ...]:
+    """The messages, with what the system says in between (beta mid-conversation-system, which Claude Code 2.1.220 uses
+    with its newest models: observed) set apart as reminders of the message before it.
+    """
+    decoded: list[Message] = []
+    for place, message in enumerate(messages):
+        if isinstance(message, dict) and message.get("role") == "system" and decoded:
+            said = _message(place, {**message, "role": "user"})
+            reminders = tuple(replace(block, kind=BlockKind.REMINDER) for block in said.blocks)
+            decoded[-1] = replace(decoded[-1], blocks=decoded[-1].blocks + reminders)
+        else:
+            decoded.append(_message(place, message))
+    return tuple(decoded)
 
 
 def _message(place: int, message: object) -> Message:
