@@ -80,7 +80,7 @@ class DockerEngine:
         """Makes the container with exactly the tried parameters."""
 
         def create(client: docker.DockerClient) -> str:
-            return str(client.containers.create(**_parameters(spec)).id)
+            return str(client.containers.create(**create_parameters(spec)).id)
 
         try:
             return await self._ask(create)
@@ -245,7 +245,7 @@ def _confinement() -> dict[str, Any]:
     }
 
 
-def _parameters(spec: SandboxSpec) -> dict[str, Any]:
+def create_parameters(spec: SandboxSpec) -> dict[str, Any]:
     """No init (the supervisor is process 1), no user, no published port, no volume."""
     parameters = {
         **_confinement(),
