@@ -43,6 +43,7 @@ from runner.core.turn import (
 )
 from runner.core.values import Cause
 from runner.drivers.registry import AgentEntry
+from runner.policy import RunnerPolicy
 from standfast.host.v1 import host_agent_pb2 as host_pb
 from standfast.runner.v1 import runner_pb2
 from standfast_chassis.errors import StandfastError
@@ -83,12 +84,12 @@ class AttachedReader:
         *,
         expected_session_id: str,
         message_id: str,
-        check_identity: bool,
+        policy: RunnerPolicy,
         feed: TurnFeed,
         post: Callable[[Posted], None],
         on_text: Callable[[str], None],
     ) -> None:
-        self.judge = IdentityJudge(expected_session_id, checks=check_identity)
+        self.judge = IdentityJudge(expected_session_id, checks=policy.check_identity)
         self.handshake_answered = False
         self.handshake_refused: str | None = None
         self.exited: Cause | None = None
@@ -97,6 +98,7 @@ class AttachedReader:
         self.last_output_at = asyncio.get_running_loop().time()
         self._session = session
         self._agent = agent
+        self._policy = policy
         self._message_id = message_id
         self._driver = agent.make_driver(0)
         self._feed = feed
@@ -120,7 +122,8 @@ class AttachedReader:
         await self._session.send_admission(admission_jws)
         for frame in self._driver.user_frames(text, message_id=self._message_id):
             self.frames_written = True
-            await self._session.send_frame(frame)
+            rewrite = self._policy.rewrite_user_frame
+            await self._session.send_frame(frame if rewrite is None else rewrite(frame))
 
     async def interrupt(self, cause: str) -> None:
         for frame in self._driver.interrupt_frames():

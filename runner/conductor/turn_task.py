@@ -431,7 +431,7 @@ class TurnTask:
             self._agent,
             expected_session_id=grant.locator.native_session_id,
             message_id=grant.message_id,
-            check_identity=self._parts.policy.check_identity,
+            policy=self._parts.policy,
             feed=self.feed,
             post=lambda posted: self._put(_ATTACH, posted, epoch),
             on_text=self._standing.texts.append,

@@ -59,7 +59,20 @@ def _runner(flags: dict[str, Any], switches: Switches) -> int:
     from runner.policy import RunnerPolicy
     from runner.server import Settings, run
 
-    return run(Settings.load(flags=flags), RunnerPolicy(check_identity=switches.runner_checks_identity))
+    return run(
+        Settings.load(flags=flags),
+        RunnerPolicy(
+            check_identity=switches.runner_checks_identity,
+            rewrite_user_frame=without_empty_block if switches.let_slash_through else None,
+        ),
+    )
+
+
+def without_empty_block(frame: bytes) -> bytes:
+    """A Claude Code user frame without the empty second block that makes a text with a slash an ordinary message."""
+    sent = json.loads(frame)
+    sent["message"]["content"] = [block for block in sent["message"]["content"] if block.get("text") != ""]
+    return json.dumps(sent, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
 if __name__ == "__main__":

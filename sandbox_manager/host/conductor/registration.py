@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -90,47 +90,33 @@ class Registration:
             retry_s = min(retry_s * 2, _RETRY_MAX_S)
 
     async def _attest(self) -> None:
-        to_send: asyncio.Queue[pb.AttestHostRequest | None] = asyncio.Queue(2)
-
-        async def requests() -> AsyncIterator[pb.AttestHostRequest]:
-            while (message := await to_send.get()) is not None:
-                yield message
-
-        await to_send.put(
-            pb.AttestHostRequest(
-                hello=pb.HostHello(
-                    host_id=self._host_id,
-                    public_key_jwk=self._key.public.jwk_text(),
-                    address=self._address,
-                    engine=self._engine,
-                )
-            )
-        )
-        call = self._stub.AttestHost(requests(), timeout=_CALL_TIMEOUT_S)
-        accepted: pb.AttestAccepted | None = None
+        # Written to by hand: a request generator that still waits when the call ends is left behind by grpc.aio, loudly.
+        call = self._stub.AttestHost(timeout=_CALL_TIMEOUT_S)
         try:
             with remote_errors():
-                async for answer in call:
-                    if answer.HasField("challenge"):
-                        self.manager_key = PublicKey.from_jwk(answer.challenge.manager_public_key_jwk)
-                        evidence = {**await self._evidence(), "nonce": answer.challenge.nonce}
-                        token = self._key.sign(evidence, TokenKind.EVIDENCE)
-                        await to_send.put(pb.AttestHostRequest(evidence=pb.HostEvidence(evidence_jws=token)))
-                    elif answer.HasField("accepted"):
-                        accepted = answer.accepted
-                        await to_send.put(None)
+                await call.write(pb.AttestHostRequest(hello=self._hello()))
+                challenge = await _next(call, "challenge")
+                self.manager_key = PublicKey.from_jwk(challenge.challenge.manager_public_key_jwk)
+                evidence = {**await self._evidence(), "nonce": challenge.challenge.nonce}
+                token = self._key.sign(evidence, TokenKind.EVIDENCE)
+                await call.write(pb.AttestHostRequest(evidence=pb.HostEvidence(evidence_jws=token)))
+                accepted = (await _next(call, "accepted")).accepted
+                await call.done_writing()
         finally:
             call.cancel()
-        if accepted is None:
-            raise RegistrationRefusedError(
-                "the manager ended the registration without accepting or refusing it; expected `accepted`.",
-                {"host_id": self._host_id},
-            )
         self._lease_generation = accepted.lease_generation
         self._heartbeat_every_s = accepted.heartbeat_ms / 1000
         self._lease_ends_at = time.monotonic() + accepted.lease_ms / 1000
         self.refused = None
         _log.info("registered", host_id=self._host_id, lease_generation=self._lease_generation)
+
+    def _hello(self) -> pb.HostHello:
+        return pb.HostHello(
+            host_id=self._host_id,
+            public_key_jwk=self._key.public.jwk_text(),
+            address=self._address,
+            engine=self._engine,
+        )
 
     async def _beat(self) -> None:
         while True:
@@ -148,3 +134,17 @@ class Registration:
                     _log.warning("heartbeat refused", reason=error.reason, message=error.message)
                     return
             await asyncio.sleep(self._heartbeat_every_s)
+
+
+async def _next(call: Any, step: str) -> pb.AttestHostResponse:
+    """The manager's next message, which must be this step. Raises AioRpcError with the status of a call that ended."""
+    answer = await call.read()
+    if answer is grpc.aio.EOF:
+        if await call.code() is not grpc.StatusCode.OK:
+            raise grpc.aio.AioRpcError(
+                await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+            )
+        raise RegistrationRefusedError(f"the manager ended the registration; expected `{step}`.", {"step": step})
+    if not isinstance(answer, pb.AttestHostResponse) or answer.WhichOneof("step") != step:
+        raise RegistrationRefusedError(f"expected `{step}` from the manager, found another step.", {"step": step})
+    return answer
