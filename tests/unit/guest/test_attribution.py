@@ -1,0 +1,94 @@
+"""Which processes are a slot's: by user in a container, by marker, descent and session in a retained folder."""
+
+from __future__ import annotations
+
+import os
+
+from sandbox_manager.guest.attribution import MARKER_VARIABLE, MarkerAttribution, UserAttribution
+from sandbox_manager.guest.processes import Process
+
+ME = os.getpid()
+NOBODY: frozenset[int] = frozenset()
+
+
+def row(pid: int, parent: int = 1, *, session: int = 1, uid: int = 0, state: str = "S", began: int = 5) -> Process:
+    return Process(pid, began, parent, session, session, state, "x", frozenset({uid}))
+
+
+def by_marker(environs: dict[int, str], helpers: frozenset[int] = NOBODY) -> MarkerAttribution:
+    return MarkerAttribution("secret", lambda: helpers, lambda pid: environs.get(pid, "").encode())
+
+
+def pids(rows: list[Process]) -> set[int]:
+    return {found.pid for found in rows}
+
+
+def test_a_user_owns_by_any_of_its_four_numbers() -> None:
+    half_switched = Process(7, 5, 1, 1, 1, "S", "x", frozenset({0, 20001}))
+    census = UserAttribution({1: 20001}, lambda: NOBODY).census(
+        1, [row(6, uid=20001), half_switched, row(8, uid=20002)]
+    )
+    assert pids(census.owned) == {6, 7}
+
+
+def test_what_has_ended_and_what_is_the_supervisors_own_does_not_count() -> None:
+    rows = [row(6, uid=20001, state="Z"), row(7, uid=20001), row(8, uid=20001)]
+    assert pids(UserAttribution({1: 20001}, lambda: frozenset({8})).census(1, rows).owned) == {7}
+
+
+def test_the_marker_names_the_slot_exactly() -> None:
+    environs = {
+        5: f"A=1\0{MARKER_VARIABLE}=secret.1\0B=2",
+        6: f"{MARKER_VARIABLE}=secret.12",
+        7: f"{MARKER_VARIABLE}=other.1",
+        8: f"{MARKER_VARIABLE}=secret.1x",
+        9: f"WORDS={MARKER_VARIABLE}=secret.1",
+    }
+    found = by_marker(environs).census(1, [row(pid) for pid in environs])
+    assert pids(found.owned) == {5}
+
+
+def test_descendants_belong_to_their_ancestors_slot() -> None:
+    environs = {5: f"{MARKER_VARIABLE}=secret.1"}
+    rows = [row(5), row(6, 5), row(7, 6), row(8, 1)]
+    assert pids(by_marker(environs).census(1, rows).owned) == {5, 6, 7}
+
+
+def test_what_was_owned_once_stays_owned_after_it_lost_its_parent() -> None:
+    attribution = by_marker({})
+    attribution.remember(1, row(5, ME, session=5))
+    assert pids(attribution.census(1, [row(5, ME, session=5), row(6, 5, session=6)]).owned) == {5, 6}
+    assert pids(attribution.census(1, [row(6, ME, session=6)]).owned) == {6}
+
+
+def test_the_session_of_the_slots_own_process_is_the_slots() -> None:
+    attribution = by_marker({})
+    attribution.remember(2, row(5, ME, session=5))
+    later = [row(9, ME, session=5), row(10, ME, session=77)]
+    census = attribution.census(2, later)
+    assert pids(census.owned) == {9}
+    assert pids(census.unattributed) == {10}
+
+
+def test_a_session_number_that_was_empty_is_nobodys() -> None:
+    attribution = by_marker({})
+    attribution.remember(2, row(5, ME, session=5))
+    attribution.census(2, [row(40)])
+    assert attribution.census(2, [row(5, 1, session=5, began=999)]).owned == []
+
+
+def test_a_reused_number_is_another_process() -> None:
+    attribution = by_marker({})
+    attribution.remember(1, row(5, ME, session=1))
+    assert pids(attribution.census(1, [row(5, 1, began=5)]).owned) == {5}
+    assert attribution.census(1, [row(5, 1, began=6)]).owned == []
+
+
+def test_an_innocent_process_of_the_same_user_is_neither_owned_nor_reported() -> None:
+    census = by_marker({}).census(1, [row(30), row(31, 30)])
+    assert (census.owned, census.unattributed) == ([], [])
+
+
+def test_helpers_are_neither_owned_nor_reported() -> None:
+    census = by_marker({}, frozenset({9})).census(1, [row(9, ME)])
+    assert (census.owned, census.unattributed) == ([], [])
