@@ -31,7 +31,6 @@ def engine_answers() -> bool:
     """True when a Docker-compatible engine answers (DOCKER_HOST, else the usual socket)."""
     # 0.24 s of imports that only this question needs.
     import docker
-    import requests
 
     try:
         client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
@@ -39,7 +38,8 @@ def engine_answers() -> bool:
         return False
     try:
         return bool(client.ping())
-    except (docker.errors.DockerException, requests.RequestException):
+    except (docker.errors.DockerException, OSError):
+        # OSError: what the HTTP library under docker-py raises is one.
         return False
     finally:
         client.close()

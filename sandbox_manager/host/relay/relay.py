@@ -23,7 +23,7 @@ from typing import Self
 
 import httpx2
 import structlog
-from opentelemetry import trace
+from opentelemetry.trace import NoOpTracer, Tracer
 
 from sandbox_manager.host.relay.activation import RelayObservation
 from sandbox_manager.host.relay.admission import Incident
@@ -49,7 +49,7 @@ class Relay:
         *,
         on_incident: Callable[[Incident], None] | None = None,
         limits: RelayLimits | None = None,
-        tracer: trace.Tracer | None = None,
+        tracer: Tracer | None = None,
         lookup: Callable[[int, Address, Address], int | None] = uid_of_caller,
     ) -> None:
         self._told = on_incident
@@ -70,7 +70,7 @@ class Relay:
                     keepalive_expiry=upstream.keepalive_s,
                 ),
             ),
-            tracer=tracer or trace.NoOpTracer(),
+            tracer=tracer or NoOpTracer(),
             on_incident=self._incident,
             threads=self._threads,
             lookup=lookup,
@@ -80,7 +80,7 @@ class Relay:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace_: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
