@@ -3,9 +3,9 @@
 Which record is what (2.1.220, headless):
 
     USER         a `user` record with a text of its own: no tool result in it, not written by the CLI itself
-    ASSISTANT    an `assistant` record of a real model with a text block
-    TOOL         tool calls and results, thinking, interrupt markers, continuation texts that the CLI wrote (`isMeta`), summaries
-                 of a compaction, records of a side chain: they need an admitted turn to explain them
+    ASSISTANT    an `assistant` record of a real model with a text block that is not blank
+    TOOL         tool calls and results, thinking, blank texts (written, never printed), interrupt markers, texts that the CLI wrote
+                 to go on (`isMeta`), summaries of a compaction, records of a side chain: they need an admitted turn
     BOOKKEEPING  the kinds in bookkeeping.py, and assistant records of the model `<synthetic>`
     NEW_BASE     `system` / `compact_boundary`
     FOREIGN      anything else
@@ -180,7 +180,7 @@ def _assistant_kind(message: dict[str, object]) -> RecordKind:
     blocks = _blocks(message.get("content"))
     if blocks is None:
         return RecordKind.FOREIGN
-    return RecordKind.ASSISTANT if any(block.get("type") == "text" for block in blocks) else RecordKind.TOOL
+    return RecordKind.ASSISTANT if any(text.strip() for text in _texts(blocks)) else RecordKind.TOOL
 
 
 def _blocks(content: object) -> list[dict[str, object]] | None:

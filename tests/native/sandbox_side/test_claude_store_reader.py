@@ -134,6 +134,8 @@ TEXT = {"type": "text", "text": "t"}
         (model("plain"), K.ASSISTANT),
         (model([{"type": "tool_use"}]), K.TOOL),
         (model([{"type": "thinking", "thinking": "x"}]), K.TOOL),
+        (model([{"type": "text", "text": ""}]), K.TOOL),
+        (model([{"type": "text", "text": " \n "}]), K.TOOL),
         (model([TEXT], "<synthetic>"), K.BOOKKEEPING),
         (model([TEXT], isSidechain=True), K.TOOL),
         (model(5), K.FOREIGN),

@@ -264,8 +264,10 @@ STOP = group.CleanStop("c1", "t0", "t1")
 
 
 def make_group(state: G) -> group.Group:
-    known = {} if state is G.PLANNED else {"container_id": "c1", "image_id": "i1", "started_at": "t0"}
-    return group.Group(state, **known, clean_stop=STOP if state in (G.STOPPED, G.VOIDING) else None)
+    if state is G.PLANNED:
+        return group.Group()
+    stop = STOP if state in (G.STOPPED, G.VOIDING) else None
+    return group.Group(state, container_id="c1", image_id="i1", started_at="t0", clean_stop=stop)
 
 
 REMOVE = {"remove wanted": G.REMOVING}
