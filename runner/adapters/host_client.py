@@ -8,18 +8,21 @@ from collections.abc import AsyncIterator
 from typing import TypeAlias
 
 import grpc
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind
 
 from runner.adapters.peer_errors import errors_of_host
 from runner.core.errors import HostUnavailableError
 from standfast.host.v1 import host_agent_pb2 as host_pb
 from standfast.host.v1.host_agent_pb2_grpc import HostAgentServiceStub
+from standfast_chassis import span_names
 from standfast_chassis.grpc_channel import open_channel
-from standfast_chassis.limits import CHUNK_MAX_BYTES, GRPC_MESSAGE_MAX_BYTES
+from standfast_chassis.limits import CHUNK_MAX_BYTES
+from standfast_chassis.trace_context import current_traceparent
 from standfast_chassis.tracing import Tracing
 
 CHANNELS_MAX = 64
-# JSON writes a quote or a line feed as two bytes, so a message of the full size can make a longer frame.
-_FRAME_MAX_BYTES = GRPC_MESSAGE_MAX_BYTES - 1024
+_ATTACH = "standfast.host.v1.HostAgentService/Attach"
 
 AttachCall: TypeAlias = "grpc.aio.StreamStreamCall[host_pb.AttachRequest, host_pb.AttachResponse]"
 
@@ -27,9 +30,10 @@ AttachCall: TypeAlias = "grpc.aio.StreamStreamCall[host_pb.AttachRequest, host_p
 class AttachSession:
     """One activation's stream. It is the work: when it is closed, the host agent interrupts and frees the slot."""
 
-    def __init__(self, call: AttachCall, address: str, *, write_timeout_s: float) -> None:
+    def __init__(self, call: AttachCall, address: str, span: Span | None, *, write_timeout_s: float) -> None:
         self.address = address
         self._call = call
+        self._span = span
         self._write_timeout_s = write_timeout_s
         self._write_lock = asyncio.Lock()
 
@@ -55,11 +59,10 @@ class AttachSession:
         await self._write(host_pb.AttachRequest(admission_jws=admission_jws))
 
     async def send_frame(self, frame: bytes) -> None:
-        """One line with its line end, in one message where it fits into one; the line end closes it in any case."""
-        size = CHUNK_MAX_BYTES if len(frame) > _FRAME_MAX_BYTES else _FRAME_MAX_BYTES
+        """One line with its line end, a long one in pieces: the host agent joins them up to the line end."""
         async with self._write_lock:
-            for start in range(0, len(frame), size):
-                await self._write_now(host_pb.AttachRequest(frame=frame[start : start + size]))
+            for start in range(0, len(frame), CHUNK_MAX_BYTES):
+                await self._write_now(host_pb.AttachRequest(frame=frame[start : start + CHUNK_MAX_BYTES]))
 
     async def interrupt(self, cause: str, frame: bytes) -> None:
         """`cause`: CANCEL, TIMEOUT or UNANSWERED_QUESTION."""
@@ -68,6 +71,9 @@ class AttachSession:
     def close(self) -> None:
         """Ends the stream at once. May be called again."""
         self._call.cancel()
+        if self._span is not None:
+            self._span.end()
+            self._span = None
 
     async def _write(self, request: host_pb.AttachRequest) -> None:
         async with self._write_lock:
@@ -106,7 +112,15 @@ class HostClients:
         """Opens the stream; nothing is said on it yet. Call `release` when it is over."""
         channel = await self._channel(address)
         self._in_use[address] = self._in_use.get(address, 0) + 1
-        return AttachSession(HostAgentServiceStub(channel).Attach(), address, write_timeout_s=self._write_timeout_s)
+        span = None
+        metadata: tuple[tuple[str, str], ...] = ()
+        if self._tracing is not None:
+            attributes = {span_names.RPC_SYSTEM_NAME: "grpc", span_names.RPC_METHOD: _ATTACH}
+            span = self._tracing.start_span(_ATTACH, attributes, kind=SpanKind.CLIENT)
+            with trace.use_span(span):
+                metadata = _trace_metadata()
+        call = HostAgentServiceStub(channel).Attach(metadata=metadata)
+        return AttachSession(call, address, span, write_timeout_s=self._write_timeout_s)
 
     def release(self, address: str) -> None:
         self._in_use[address] = max(0, self._in_use.get(address, 0) - 1)
@@ -118,7 +132,7 @@ class HostClients:
         try:
             with errors_of_host(address):
                 request = host_pb.ReadTapRequest(activation_id=activation_id)
-                call = HostAgentServiceStub(channel).ReadTap(request, timeout=timeout_s)
+                call = HostAgentServiceStub(channel).ReadTap(request, timeout=timeout_s, metadata=_trace_metadata())
                 try:
                     async for piece in call:
                         yield piece.offset, piece.data
@@ -130,10 +144,17 @@ class HostClients:
     async def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = open_channel(address, tracing=self._tracing)
+            # Without interceptors: grpc's own of a call that both sides write break its cancel, and a cancel is how
+            # the end of the work is told. The trace goes along by hand.
+            channel = open_channel(address)
             self._channels[address] = channel
         self._channels.move_to_end(address)
         idle = [other for other in self._channels if not self._in_use.get(other) and other != address]
         if len(self._channels) > CHANNELS_MAX and idle:
             await self._channels.pop(idle[0]).close(None)
         return channel
+
+
+def _trace_metadata() -> tuple[tuple[str, str], ...]:
+    traceparent = current_traceparent()
+    return (("traceparent", traceparent),) if traceparent is not None else ()

@@ -22,8 +22,10 @@ from standfast.host.v1 import host_agent_pb2_grpc
 from standfast.types.v1 import types_pb2
 from standfast_chassis.build_info import build_info
 from standfast_chassis.keys import TokenKind
+from standfast_chassis.limits import CHUNK_MAX_BYTES, MESSAGE_MAX_BYTES
 
 SERVICE = "standfast.host.v1.HostAgentService"
+_FRAME_MAX_BYTES = 6 * MESSAGE_MAX_BYTES + CHUNK_MAX_BYTES  # a control character as \u00XX is six bytes
 _CAUSES = ("CANCEL", "TIMEOUT", "UNANSWERED_QUESTION")
 
 
@@ -54,6 +56,7 @@ class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
                 await asyncio.shield(run.offer(RunnerLeft()))
 
     async def _read(self, run: ActivationRun, requests: AsyncIterator[pb.AttachRequest]) -> None:
+        pieces = bytearray()
         async for request in requests:
             match request.WhichOneof("body"):
                 case "admission_jws":
@@ -64,7 +67,13 @@ class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
                         await run.offer(RunnerLeft())
                         return
                 case "frame":
-                    await run.offer(FrameCame(request.frame))
+                    pieces += request.frame
+                    is_piece = len(request.frame) == CHUNK_MAX_BYTES and not request.frame.endswith(b"\n")
+                    # Beyond what the gate could pass there is nothing to wait for: it says why.
+                    if is_piece and len(pieces) < _FRAME_MAX_BYTES:
+                        continue
+                    await run.offer(FrameCame(bytes(pieces)))
+                    pieces.clear()
                 case "interrupt":
                     cause = request.interrupt.cause if request.interrupt.cause in _CAUSES else "CANCEL"
                     await run.offer(InterruptCame(cause, request.interrupt.frame))

@@ -34,7 +34,9 @@ class AttachRequest(_message.Message):
     admission_jws: _builtins.str
     """Optional. The manager's signed permission to send one message once."""
     frame: _builtins.bytes
-    """Optional. One frame for the CLI's stdin: exactly one line with its line end."""
+    """Optional. One frame for the CLI's stdin: exactly one line with its line end. A frame of more than 1 MiB comes in pieces: one of exactly 1 MiB that has no
+    line end is followed by more.
+    """
     @_builtins.property
     def open(self) -> Global___AttachOpen:
         """Required first. Opens the activation."""
