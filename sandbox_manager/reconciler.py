@@ -12,10 +12,10 @@ import structlog
 
 from sandbox_manager.core.group import ContainerSeen, GroupState, Seen
 from sandbox_manager.core.host_statements import ABSENT, RUNNING
-from sandbox_manager.core.records import ConversationRef, GroupRecord, TurnState
+from sandbox_manager.core.records import ConversationRef, GroupRecord, TurnRecord, TurnState
 from sandbox_manager.services.abandoning import INTERRUPTED, NOT_SENT, Abandoning
 from sandbox_manager.services.leases import Clock
-from sandbox_manager.services.parts import Parts, turn_key
+from sandbox_manager.services.parts import Parts, TurnKey, turn_key
 from sandbox_manager.services.removing import Removing
 from sandbox_manager.services.sandboxes import group_machine, record_group
 from sandbox_manager.services.stopping import Stopping
@@ -25,7 +25,9 @@ _log = structlog.get_logger("standfast.manager.reconciler")
 
 _RUNNING = GroupState.RUNNING.value
 _STOPPING = GroupState.STOPPING.value
-_REMOVING = GroupState.REMOVING.value
+
+# How soon an open turn whose runner is gone is asked about again, when it could not be given up.
+_ASK_AGAIN_S = 5.0
 
 
 class Reconciler:
@@ -50,6 +52,7 @@ class Reconciler:
         self._every_s = every_s
         self._idle_stop_s = idle_stop_s
         self._idle_since: dict[str, float] = {}
+        self._ask_again_at: dict[TurnKey, float] = {}
 
     async def adopt(self) -> None:
         """At start: every open turn gets one full lease from now. How long this process was away, nobody can tell by elapsed time."""
@@ -145,20 +148,31 @@ class Reconciler:
             _log.info("stopped an idle sandbox", group_id=group.group_id, state=stopped.state)
 
     async def _expire_turns(self) -> None:
-        for turn in await self._parts.store.open_turns():
-            if self._parts.leases.is_live(turn_key(turn)) or self._parts.locks.is_held(turn.ref):
-                continue
-            async with self._parts.locks.holding(turn.ref):
-                story = await self._parts.store.turn(turn.ref, turn.turn_id)
-                if story is None or not story.turn.state.is_open or self._parts.leases.is_live(turn_key(turn)):
-                    continue
-                wish = INTERRUPTED if story.turn.state is TurnState.ADMITTED else NOT_SENT
-                try:
-                    await self._abandoning.give_up(story, wish, "ACTIVATION_EXPIRED")
-                    _log.info("gave up a turn whose runner is gone", turn_id=turn.turn_id, state=turn.state.value)
-                except StandfastError as error:
-                    # It ended natively and waits for a runner that settles it, or its host does not answer.
-                    _log.debug("an open turn stays", turn_id=turn.turn_id, reason=error.reason)
+        expired = [
+            turn
+            for turn in await self._parts.store.open_turns()
+            if not self._parts.leases.is_live(turn_key(turn)) and not self._parts.locks.is_held(turn.ref)
+        ]
+        keys = {turn_key(turn) for turn in expired}
+        self._ask_again_at = {key: at for key, at in self._ask_again_at.items() if key in keys}
+        for turn in expired:
+            if self._clock() >= self._ask_again_at.get(turn_key(turn), 0.0):
+                await self._give_up(turn)
+
+    async def _give_up(self, turn: TurnRecord) -> None:
+        key = turn_key(turn)
+        async with self._parts.locks.holding(turn.ref):
+            story = await self._parts.store.turn(turn.ref, turn.turn_id)
+            if story is None or not story.turn.state.is_open or self._parts.leases.is_live(key):
+                return
+            wish = INTERRUPTED if story.turn.state is TurnState.ADMITTED else NOT_SENT
+            try:
+                await self._abandoning.give_up(story, wish, "ACTIVATION_EXPIRED")
+                _log.info("gave up a turn whose runner is gone", turn_id=turn.turn_id, state=turn.state.value)
+            except StandfastError as error:
+                # It ended natively and waits for a runner that settles it, or its host does not answer.
+                self._ask_again_at[key] = self._clock() + _ASK_AGAIN_S
+                _log.debug("an open turn stays", turn_id=turn.turn_id, reason=error.reason)
 
     async def _now(self, group: GroupRecord) -> GroupRecord:
         found = await self._parts.store.group(group.group_id)

@@ -85,6 +85,7 @@ class Manager:
         self.server: GrpcServer
         self.parts: Parts
         self.reconciler: Reconciler
+        self.registry: HostRegistry
         self.address = ""
 
     async def __aenter__(self) -> Manager:
@@ -149,6 +150,7 @@ class Manager:
         )
         await self._keep_key(key)
         self._add_services()
+        await self.registry.expire_old_attestations()
         await self.reconciler.adopt()
         tasks = await stack.enter_async_context(TaskPool("manager", close_timeout_s=5.0))
         stack.push_async_callback(self.server.stop)
@@ -178,7 +180,8 @@ class Manager:
             removing=removing,
         )
         sandbox_manager_pb2_grpc.add_SandboxManagerServiceServicer_to_server(service, self.server.grpc)
-        host_registry_pb2_grpc.add_HostRegistryServiceServicer_to_server(HostRegistry(parts), self.server.grpc)
+        self.registry = HostRegistry(parts)
+        host_registry_pb2_grpc.add_HostRegistryServiceServicer_to_server(self.registry, self.server.grpc)
 
     async def _keep_key(self, key: SigningKey) -> None:
         known = {one.key_id for one in await self.parts.store.keys()}

@@ -318,9 +318,13 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
         ends: bool = True,
         keep: bool = True,
         writes_store: bool = True,
+        parent: str | None = None,
         **changes: Any,
     ) -> Observation:
-        """Runs the admitted turn: the store grows, the observation is journalled. `changes` to the observation's fields."""
+        """Runs the admitted turn: the store grows, the observation is journalled. `changes` to the observation's fields.
+
+        `parent`: the native record that the message hangs from; default the newest one.
+        """
         assert self.manager_key is not None
         grant = self.grant(token)
         admission = verify_claims(admission_jws, self.manager_key, TokenKind.ADMISSION)
@@ -331,8 +335,7 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
         reply_uuid = str(uuid.uuid5(uuid.NAMESPACE_OID, message_id))
         if writes_store:
             before = container.stores.get(locator.store, b"")
-            parent = _last_uuid(before)
-            lines = [_user_line(message_id, parent, locator, message.decode())]
+            lines = [_user_line(message_id, parent or _last_uuid(before), locator, message.decode())]
             if ends:
                 lines.append(_assistant_line(reply_uuid, message_id, locator, reply))
             container.stores[locator.store] = before + b"".join(lines)
@@ -482,7 +485,7 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
             raise HostSaysError("SUPERVISOR_UNAVAILABLE")
         found = request.locator
         locator = NativeLocator(found.agent, found.native_session_id, found.cwd, found.store)
-        statement = {
+        statement: dict[str, Any] = {
             "container_id": container.container_id,
             "container_generation": container.generation,
             "slot": request.slot,

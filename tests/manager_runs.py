@@ -8,9 +8,10 @@ async with running_manager(tmp_path) as manager, FakeHost(manager.address) as ho
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+import pytest
 
 from sandbox_manager.policy import ManagerPolicy
 from sandbox_manager.server import Manager
@@ -27,7 +29,7 @@ from standfast.sandbox.v1 import sandbox_manager_pb2 as pb
 from standfast.sandbox.v1 import sandbox_manager_pb2_grpc
 from standfast.types.v1 import types_pb2 as types
 from standfast_chassis.build_info import build_info
-from standfast_chassis.rpc_status import remote_errors
+from standfast_chassis.rpc_status import RemoteError, remote_errors
 from standfast_chassis.tracing import Tracing
 from tests.fake_host import AGENT, FakeHost, manifest
 
@@ -67,6 +69,18 @@ async def running_manager(
     """A manager that serves until the block ends."""
     async with Manager(manager_settings(folder, **changes), policy or ManagerPolicy(), tracing=tracing) as manager:
         yield manager
+
+
+def refused(reason: str) -> pytest.RaisesContext[RemoteError]:
+    """`with refused("CONVERSATION_BUSY") as error:` the call inside must be refused with that reason."""
+    return pytest.raises(RemoteError, check=lambda error: error.reason == reason)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], *, for_s: float = 10.0) -> None:
+    """Asks until it is so. Fails when that takes too long."""
+    async with asyncio.timeout(for_s):
+        while not await holds():  # noqa: ASYNC110 - what another process does has no event here
+            await asyncio.sleep(0.02)
 
 
 def key(conversation_id: str) -> types.ConversationKey:

@@ -94,7 +94,10 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """A host as it registered. Its lease is elapsed time and lives in memory only."""
+    """A host as it registered. Its lease is elapsed time and lives in memory only.
+
+    `attested_by` is the digest of what its evidence was compared with: with other pins it must attest anew.
+    """
 
     host_id: str
     state: str
@@ -106,6 +109,7 @@ class HostRecord:
     boot_id: str
     agents: Names
     lease_generation: int
+    attested_by: str
     findings: Marks = Marks()
     revision: int = 0
 

@@ -65,9 +65,15 @@ class TurnUnknownError(ManagerError):
 
 
 class TurnOverError(ManagerError):
-    """The turn was settled, given up or refused before: it takes no further step."""
+    """The turn was admitted, settled, given up or refused before: it takes no other grant."""
 
     reason = "ACTIVATION_USED"
+
+
+class TurnResolvedError(ManagerError):
+    """Somebody else has given the turn up since: whoever still works on it decides on old facts."""
+
+    reason = "GENERATION_STALE"
 
 
 class ContextLostError(ManagerError):

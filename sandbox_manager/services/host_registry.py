@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,7 +15,7 @@ from sandbox_manager.adapters.store_port import Change, Insert, Update
 from sandbox_manager.attestors.manifest import compare
 from sandbox_manager.core.errors import StaleGenerationError
 from sandbox_manager.core.evidence import evidence_items
-from sandbox_manager.core.host import Attested, Host, HostState, Probed, Refused, Registered
+from sandbox_manager.core.host import Attested, Host, HostState, LeaseOver, Probed, Refused, Registered
 from sandbox_manager.core.host import Heartbeat as HeartbeatEvent
 from sandbox_manager.core.judgement import Reason
 from sandbox_manager.core.records import HostRecord, KeyRecord, Mark, Marks, Names
@@ -26,6 +27,7 @@ from sandbox_manager.core.refusals import (
     SignatureInvalidError,
 )
 from sandbox_manager.services.host_book import Heartbeat, SeenContainer
+from sandbox_manager.services.manifest import pins_digest
 from sandbox_manager.services.messages import host_message
 from sandbox_manager.services.parts import Parts
 from sandbox_manager.services.requests import checked_id, checked_text
@@ -39,6 +41,7 @@ _log = structlog.get_logger("standfast.manager.hosts")
 _EVIDENCE_WAIT_S = 120.0
 _ENGINES = ("docker", "local")
 _CONTAINERS_MAX = 10_000
+_LEASED = (HostState.READY.value, HostState.DRAINING.value)
 
 
 class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
@@ -73,7 +76,7 @@ class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
         self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext[pb.HeartbeatRequest, pb.HeartbeatResponse]
     ) -> pb.HeartbeatResponse:
         host = await self._parts.store.host(request.host_id)
-        if host is None or host.state not in (HostState.READY.value, HostState.DRAINING.value):
+        if host is None or host.state not in _LEASED:
             raise _unknown_host(request.host_id, "it is not registered")
         try:
             Host(HostState(host.state), lease_generation=host.lease_generation).step(
@@ -97,7 +100,7 @@ class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
         answer = pb.ListHostsResponse()
         for host in await self._parts.store.hosts():
             left_s = self._parts.book.leases.left_s(host.host_id)
-            leased = host.state in (HostState.READY.value, HostState.DRAINING.value)
+            leased = host.state in _LEASED
             answer.hosts.append(
                 host_message(
                     host,
@@ -147,6 +150,7 @@ class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
                 boot_id=str(claims.get("boot_id") or ""),
                 agents=Names(tuple(pin.name for pin in self._parts.manifest.pins.clis)),
                 lease_generation=machine.lease_generation,
+                attested_by=pins_digest(self._parts.manifest, self._parts.build),
                 findings=Marks(tuple(Mark(one.code, one.expected, one.found) for one in reasons)),
                 revision=former.revision if former is not None else 0,
             )
@@ -159,6 +163,15 @@ class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
                 self._parts.book.leases.end(host.host_id)
                 raise _refused(hello.host_id, reasons)
         return host
+
+    async def expire_old_attestations(self) -> None:
+        """At start: hosts that were compared with other pins must attest anew before they are given anything."""
+        digest = pins_digest(self._parts.manifest, self._parts.build)
+        for host in await self._parts.store.hosts():
+            if host.attested_by != digest and host.state in _LEASED:
+                machine = Host(HostState(host.state), lease_generation=host.lease_generation)
+                machine.step(LeaseOver(host.lease_generation))
+                await self._parts.store.commit([Update(replace(host, state=machine.state.value))])
 
     def _release(self, claims: dict[str, Any]) -> list[Reason]:
         expected = self._parts.build.release_sha or "unknown"

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox_manager.attestors.manifest import CliPin, Manifest
+from sandbox_manager.attestors.manifest import CliPin, Manifest, items_of
 from sandbox_manager.core.refusals import ManifestError
+from standfast_chassis.build_info import BuildInfo
+from standfast_chassis.canonical_json import sha256_hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,14 @@ def load_manifest(path: Path) -> ReleaseManifest:
         return _read(found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unusable(path, f"a field that is missing or of another kind ({error})") from error
+
+
+def pins_digest(manifest: ReleaseManifest, build: BuildInfo) -> str:
+    """Digest of all that a host's evidence is compared with."""
+    pins = manifest.pins
+    items = [f"release_sha {build.release_sha or 'unknown'}"]
+    items += [f"{item.name} {' '.join(item.accepted)}" for item in items_of(pins)]
+    return sha256_hex("\n".join(items).encode())
 
 
 def _read(found: dict[str, Any]) -> ReleaseManifest:

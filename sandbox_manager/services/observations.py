@@ -12,7 +12,8 @@ from sandbox_manager.services.parts import Parts
 from standfast_chassis.canonical_json import sha256_hex
 from standfast_chassis.keys import TokenKind
 
-_OVER = ("OBSERVED", "NEVER_FORWARDED")
+OBSERVED = "OBSERVED"
+NEVER_FORWARDED = "NEVER_FORWARDED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ async def journalled(parts: Parts, activation: ActivationRecord) -> Journalled:
     entry = await parts.hosts.journalled(host, activation.activation_id)
     if entry is None:
         return Journalled(host, None, "")
-    if entry.state not in _OVER or entry.observation_jws is None:
+    if entry.state not in (OBSERVED, NEVER_FORWARDED) or entry.observation_jws is None:
         raise ObservationPendingError(
             f"host {host.host_id} is still at activation {activation.activation_id} ({entry.state}); ask again.",
             {"activation_id": activation.activation_id, "state": entry.state},

@@ -17,7 +17,7 @@ from sandbox_manager.core.group import GroupState
 from sandbox_manager.core.host import HostState
 from sandbox_manager.core.judgement import weigh
 from sandbox_manager.core.locators import resolve_locator
-from sandbox_manager.core.member import Granted
+from sandbox_manager.core.member import GivenUp, Granted
 from sandbox_manager.core.records import (
     ActivationRecord,
     ActivationState,
@@ -37,8 +37,9 @@ from sandbox_manager.core.refusals import (
 )
 from sandbox_manager.core.store_check import check_store
 from sandbox_manager.core.values import NativeLocator, Verdict
-from sandbox_manager.services.lookups import recording_refusals, require_holder, story_of_turn
+from sandbox_manager.services.lookups import ended, recording_refusals, require_holder, story_of_turn
 from sandbox_manager.services.members import member_machine
+from sandbox_manager.services.observations import NEVER_FORWARDED
 from sandbox_manager.services.parts import Parts, turn_key
 from sandbox_manager.services.sandboxes import ReadySandbox, Sandboxes
 from sandbox_manager.services.stopping import Stopping
@@ -111,9 +112,11 @@ class Preparing:
                 f"conversation {wish.ref.label} was removed; its id is not used again.",
                 {"conversation_id": wish.ref.conversation_id},
             )
+        story = await self._taken_back(story, found)
         same = await self._same_again(story, found)
         if same is not None:
             return same
+        found = await self._parts.store.conversation(wish.ref)
         _require_free(found, wish.turn_id)
         saved = self._locator_to_resume(wish, found)
         found = found if found.member is not None else await self._place(wish, found)
@@ -133,6 +136,7 @@ class Preparing:
         return await self._grant(wish, story, member, ready, saved)
 
     async def _same_again(self, story: TurnStory, found: Conversation) -> Grant | None:
+        """The grant that the turn has, if it can still be used; None when it has none."""
         turn, activation = story.turn, story.activation
         if turn.state is TurnState.CLAIMED:
             return None
@@ -144,6 +148,25 @@ class Preparing:
             "look it up, and settle or abandon it if it is not over.",
             {"turn_id": turn.turn_id, "state": turn.state.value, "reason": turn.reason or ""},
         )
+
+    async def _taken_back(self, story: TurnStory, found: Conversation) -> TurnStory:
+        """A grant that was attached before and came to nothing can be attached no more: the turn is to have another one."""
+        turn, activation = story.turn, story.activation
+        if turn.state is not TurnState.PREPARED or activation is None or found.member is None:
+            return story
+        host = await self._parts.store.host(activation.host_id)
+        entry = await self._parts.hosts.journalled(host, activation.activation_id) if host is not None else None
+        if entry is None or entry.state != NEVER_FORWARDED:
+            return story
+        member_machine(found.member, turn).step(GivenUp(activation.activation_generation))
+        await self._parts.store.commit(
+            [
+                Update(replace(turn, state=TurnState.CLAIMED, activation_id=None)),
+                Update(replace(found.member, kept=None, disposition_reason="PROCESS_GONE")),
+                *ended(story),
+            ]
+        )
+        return await story_of_turn(self._parts, turn.ref, turn.turn_id)
 
     def _locator_to_resume(self, wish: PrepareWish, found: Conversation) -> NativeLocator | None:
         requested = wish.locator if self._parts.policy.check_identity else None

@@ -28,7 +28,7 @@ from sandbox_manager.core.records import (
     StoreRecordRow,
     TurnState,
 )
-from sandbox_manager.core.refusals import NotEndedError, TurnOverError
+from sandbox_manager.core.refusals import NotEndedError, TurnResolvedError
 from sandbox_manager.core.values import Generations, Observation, ProcessDisposition, StoreReading, Verdict
 from sandbox_manager.core.verdict import Expected, ManagerVerdict, Result, judge
 from sandbox_manager.services.leftovers import what_it_left
@@ -88,7 +88,7 @@ class Settling:
             newest = member.activation_generation if member is not None else 0
             raise StaleGenerationError("activation", newest, 0)
         if not story.turn.state.is_open:
-            raise TurnOverError(
+            raise TurnResolvedError(
                 f"turn {wish.turn_id} is {story.turn.state.value} ({story.turn.reason or story.turn.outcome}); it settles no more.",
                 {"turn_id": wish.turn_id, "state": story.turn.state.value},
             )
