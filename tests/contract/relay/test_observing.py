@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 import logging
@@ -88,6 +89,11 @@ async def test_a_whole_json_answer_is_read_too() -> None:
     ("line", "body"),
     [
         (b"content-encoding: br", b"\x0b\x02\x80whatever"),
+        (b"content-encoding: zstd", b"this is no zstd"),
+        (b"content-encoding: compress", b"an old one"),
+        (b"content-encoding: gzip, br", b"two of them"),
+        (b"content-encoding: gzip", gzip.compress(b": x")[:-4]),
+        (b"content-encoding: gzip", gzip.compress(b": x") + gzip.compress(streams.answer("second member"))),
         (b"content-encoding: gzip", b"this is no gzip"),
         (b"x-a: b", b"data: {not json\n\n"),
         (b"x-a: b", b"data: [1]\n\n"),

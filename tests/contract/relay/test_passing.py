@@ -6,9 +6,12 @@ import asyncio
 import gzip
 import hashlib
 import time
+import zlib
 
+import brotli
 import httpx2
 import pytest
+import zstandard
 
 from sandbox_manager.host.relay import RelayLimits
 from tests.contract.relay import streams
@@ -104,11 +107,18 @@ async def test_a_chunked_request_stays_chunked_and_whole() -> None:
         assert seen.header(b"content-length") == []
 
 
-async def test_a_gzip_body_is_passed_as_it_is_and_its_texts_are_read() -> None:
-    packed = gzip.compress(streams.answer("hello"))
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+async def test_an_encoded_body_is_passed_as_it_is_and_its_texts_are_read(encoding: str) -> None:
+    plain = streams.answer("hello")
+    packed = {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "br": brotli.compress,
+        "zstd": zstandard.ZstdCompressor().compress,
+    }[encoding](plain)
 
     async def answer(seen: Seen) -> None:
-        await seen.stream_head(b"content-encoding: gzip")
+        await seen.stream_head(b"content-encoding: " + encoding.encode())
         for at in range(0, len(packed), 7):
             await seen.chunk(packed[at : at + 7])
         await seen.end()
@@ -117,7 +127,7 @@ async def test_a_gzip_body_is_passed_as_it_is_and_its_texts_are_read() -> None:
         async with http.stream("POST", MESSAGES, json={}, headers=b.headers) as response:
             raw = b"".join([chunk async for chunk in response.aiter_raw()])
         assert raw == packed
-        assert response.headers["content-encoding"] == "gzip"
+        assert response.headers["content-encoding"] == encoding
         seen = await b.relay.end_activation(SANDBOX, SLOT, ACTIVATION)
         assert seen.delivered_text_sha256 == (hashlib.sha256(b"hello").hexdigest(),)
         assert seen.unread == 0
