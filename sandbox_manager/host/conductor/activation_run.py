@@ -477,6 +477,12 @@ class ActivationRun:
             and findings.handshake is not None
         ):
             await self._handshake_answered(findings.handshake)
+        if (
+            self._machine.state is machine.ActivationState.FORWARDED
+            and findings.message_started
+            and not self._machine.is_started
+        ):
+            await self._step(machine.MessageStarted())
         if self._machine.state is machine.ActivationState.FORWARDED and findings.end is not None:
             await self._step(machine.NativeEnded(findings.end))
         elif self._waits_for_lifecycle:

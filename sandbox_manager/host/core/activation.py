@@ -104,6 +104,11 @@ class InterruptWaitOver:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageStarted:
+    """The CLI began to work on our message."""
+
+
+@dataclass(frozen=True, slots=True)
 class NativeEnded:
     """The tap showed the end evidence of our message's turn."""
 
@@ -163,6 +168,7 @@ Event = (
     | ForwardNotRecorded
     | Interrupted
     | InterruptWaitOver
+    | MessageStarted
     | NativeEnded
     | LifecycleOver
     | CliExited
@@ -301,6 +307,7 @@ class Activation:
         self.report: ActivationReport | None = None
         self.admission: Admission | None = None
         self.is_written = False
+        self.is_started = False
         self.end: NativeEnd | None = None
         self.interrupted_by: str | None = None
         self.exit_code: int | None = None
@@ -344,6 +351,10 @@ class Activation:
     def _wind_up(self, event: Event) -> list[Effect]:
         """From the native end on."""
         match self.state, event:
+            case ActivationState.FORWARDED, MessageStarted():
+                return self._started()
+            case _, MessageStarted() if self.state in (*_SENT_AND_OPEN[1:], ActivationState.OBSERVING):
+                return []  # it is over by now
             case ActivationState.FORWARDED, NativeEnded(end):
                 self.state, self.end = ActivationState.ENDED, end
                 return [CloseGate(), AwaitLifecycle()]
@@ -395,6 +406,14 @@ class Activation:
             return [CloseGate(), Quiesce(end_process=True)]
         self.state, self.is_written = ActivationState.FORWARDED, True
         return [WriteMessage(frame)]
+
+    def _started(self) -> list[Effect]:
+        if self.is_started:
+            return []  # already so
+        self.is_started = True
+        # Claude Code takes an interrupt that reaches it before it has begun on the message, and lets the message run all the same
+        # (its receipt names it as still queued; seen within 2 ms of the write). So the interrupt goes once more.
+        return [WriteInterrupt()] if self.interrupted_by is not None else []
 
     def _interrupt(self, by: str, event: Event) -> list[Effect]:
         if self.state in _BEFORE_MESSAGE:

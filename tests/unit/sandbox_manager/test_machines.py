@@ -93,6 +93,7 @@ ACTIVATION = Plan(
         "not recorded": activation.ForwardNotRecorded("STORAGE_FULL"),
         "interrupted": activation.Interrupted("ATTACH_LOST"),
         "interrupt wait over": activation.InterruptWaitOver(),
+        "message started": activation.MessageStarted(),
         "native end": activation.NativeEnded(END),
         "lifecycle over": activation.LifecycleOver(),
         "exited": activation.CliExited(1),
@@ -115,12 +116,14 @@ ACTIVATION = Plan(
             "supervisor lost": A.FORWARDING,
         },
         A.FORWARDED: {
+            "message started": A.FORWARDED,
             "native end": A.ENDED,
             "interrupted": A.FORWARDED,
             "exited": A.QUIESCING,
             "supervisor lost": A.OBSERVING,
         },
         A.ENDED: {
+            "message started": A.ENDED,
             "lifecycle over": A.QUIESCING,
             "interrupted": A.ENDED,
             "interrupt wait over": A.ENDED,
@@ -128,6 +131,7 @@ ACTIVATION = Plan(
             "supervisor lost": A.OBSERVING,
         },
         A.QUIESCING: {
+            "message started": A.QUIESCING,
             "quiesced": A.OBSERVING,
             "interrupted": A.QUIESCING,
             "interrupt wait over": A.QUIESCING,
@@ -135,6 +139,7 @@ ACTIVATION = Plan(
             "supervisor lost": A.OBSERVING,
         },
         A.OBSERVING: {
+            "message started": A.OBSERVING,
             "journalled": A.OBSERVED,
             "interrupted": A.OBSERVING,
             "interrupt wait over": A.OBSERVING,
@@ -511,6 +516,16 @@ def test_an_interrupt_is_written_once_and_then_the_process_goes() -> None:
     assert made.step(activation.Interrupted("ATTACH_LOST")) == []
     assert made.interrupted_by == "CANCEL"
     assert made.step(activation.InterruptWaitOver()) == [activation.CloseGate(), activation.Quiesce(end_process=True)]
+
+
+def test_an_interrupt_before_the_cli_began_is_written_again_when_it_begins() -> None:
+    early = make_activation(A.FORWARDED)
+    early.step(activation.Interrupted("CANCEL"))
+    assert early.step(activation.MessageStarted()) == [activation.WriteInterrupt()]
+    assert early.step(activation.MessageStarted()) == []
+    calm = make_activation(A.FORWARDED)
+    assert calm.step(activation.MessageStarted()) == []
+    assert calm.step(activation.Interrupted("CANCEL")) == [activation.WriteInterrupt()]
 
 
 def test_an_exit_without_an_end_is_said_as_such() -> None:
