@@ -160,7 +160,7 @@ async def serve(settings: HostSettings, policy: HostPolicy, *, mask: SecretMask)
 
 def _tools(settings: HostSettings) -> Path:
     """The tool folder of `local`; without one there is nothing to run, and the measuring says so."""
-    return settings.tools if settings.tools is not None else settings.state / "no-tools"
+    return (settings.tools if settings.tools is not None else settings.state / "no-tools").absolute()
 
 
 def _upstream(settings: HostSettings, mask: SecretMask) -> Upstream:

@@ -118,7 +118,8 @@ class MemberProcess:
             self.address, options=[("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
         ) as channel:
             try:
-                answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=2.0)
+                stub: Any = health_pb2_grpc.HealthStub(channel)
+                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=2.0)
             except grpc.aio.AioRpcError:
                 return False
-        return not serving or answer.status == health_pb2.HealthCheckResponse.SERVING
+        return not serving or bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
