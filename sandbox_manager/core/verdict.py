@@ -101,12 +101,13 @@ def judge(expected: Expected, observation: Observation, *, reread: StoreReading 
     reasons = (*identity_reasons, *check.reasons)
     result, reasons = _result(expected, observation, identity, store, reasons, was_reread=reread is not None)
     settled = result is Result.SETTLED
-    disposition, why = _disposition(observation, store, result, was_reread=reread is not None)
+    outcome = _outcome(observation, result)
+    disposition, why = _disposition(observation, store, result, outcome, was_reread=reread is not None)
     return ManagerVerdict(
         identity=identity,
         store=store,
         result=result,
-        outcome=_outcome(observation, result),
+        outcome=outcome,
         reasons=reasons,
         locator=expected.locator if settled else None,
         store_record=check.record if settled else None,
@@ -274,7 +275,7 @@ def _outcome(observation: Observation, result: Result) -> Outcome:
 
 
 def _disposition(
-    observation: Observation, store: StoreVerdict, result: Result, *, was_reread: bool
+    observation: Observation, store: StoreVerdict, result: Result, outcome: Outcome, *, was_reread: bool
 ) -> tuple[ProcessDisposition, str]:
     """The host's word, lowered by the verdict. It is never raised here."""
     if result is Result.READ_AGAIN:
@@ -286,6 +287,8 @@ def _disposition(
     census = observation.census
     if not observation.process_alive or census is None or not census.complete or census.remaining:
         return ProcessDisposition.RECLAIM_FIRST, "CENSUS_INCOMPLETE"
+    if outcome is Outcome.CANCELLED:
+        return ProcessDisposition.RETIRED, "CANCELLED"
     if was_reread or store is StoreVerdict.PROMISED:
         return ProcessDisposition.RETIRED, "STORE_PROMISED"
     return ProcessDisposition.KEPT, observation.disposition_reason

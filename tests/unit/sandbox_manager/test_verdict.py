@@ -555,6 +555,12 @@ def test_a_process_is_kept_only_after_a_complete_cleanup(changes: dict[str, Any]
     assert verdict.disposition is ProcessDisposition.RECLAIM_FIRST
 
 
+def test_a_cancelled_turn_keeps_no_process_though_its_end_came_by_itself() -> None:
+    verdict = judged(whole_turn(), interrupted_by="CANCEL")
+    assert (verdict.result, verdict.outcome) == (Result.SETTLED, Outcome.CANCELLED)
+    assert (verdict.disposition, verdict.disposition_reason) == (ProcessDisposition.RETIRED, "CANCELLED")
+
+
 def test_the_verdict_never_raises_the_hosts_word_on_the_process() -> None:
     for word in (ProcessDisposition.RETIRED, ProcessDisposition.RECLAIM_FIRST):
         verdict = judged(whole_turn(), disposition=word, disposition_reason="API_RETRY_SEEN")
