@@ -12,7 +12,7 @@ import docker
 import pytest
 
 from tests.house.engines import EngineCount, add_engine_options
-from tests.house.leftovers import Leftovers
+from tests.house.leftovers import Leftovers, add_leftover_options
 
 REPO = Path(__file__).parent.parent
 CACHE = Path(os.environ.get("STANDFAST_CACHE") or REPO / ".cache")
@@ -20,6 +20,7 @@ CACHE = Path(os.environ.get("STANDFAST_CACHE") or REPO / ".cache")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_engine_options(parser)
+    add_leftover_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest makes its temporary folder

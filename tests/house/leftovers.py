@@ -19,7 +19,15 @@ import pytest
 from docker.errors import DockerException, NotFound
 
 SESSION_VARIABLE = "STANDFAST_TEST_SESSION"
-_PATIENCE_S = 10.0
+
+
+def add_leftover_options(parser: pytest.Parser) -> None:
+    parser.getgroup("standfast").addoption(
+        "--leftovers-patience-s",
+        type=float,
+        default=10.0,
+        help="how long what the session started may take to end after the last test (default: %(default)s)",
+    )
 
 
 def marked_processes(marks: list[bytes], proc: Path = Path("/proc")) -> dict[int, str]:
@@ -111,7 +119,7 @@ class Leftovers:
         if self.is_worker:
             return
         marks = [f"{SESSION_VARIABLE}={self.session_mark}".encode(), os.fsencode(self.folder + "/")]
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + float(session.config.getoption("--leftovers-patience-s"))
         while True:
             processes = marked_processes(marks)
             containers = marked_containers(self.session_mark, self.folder)
