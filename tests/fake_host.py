@@ -195,7 +195,9 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
         }
         return made | changes
 
-    async def register(self, *, nonce: str | None = None, key: SigningKey | None = None, **changes: object) -> None:
+    async def register(
+        self, *, nonce: str | None = None, key: SigningKey | None = None, beats: bool = True, **changes: object
+    ) -> None:
         """Attests, and sends a first heartbeat. `changes` to the evidence; None leaves an item out. Raises RemoteError."""
         evidence = {name: value for name, value in self.evidence(**changes).items() if value is not None}
         to_send: asyncio.Queue[host_registry_pb2.AttestHostRequest | None] = asyncio.Queue(4)
@@ -233,7 +235,8 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
                     else:
                         self.lease_generation = answer.accepted.lease_generation
                         await to_send.put(None)
-        await self.beat()
+        if beats:
+            await self.beat()
 
     async def beat(self, *, engine_answers: bool = True, lease_generation: int | None = None) -> int:
         """One heartbeat; the lease in milliseconds. Raises RemoteError."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
 import pytest
 
 from sandbox_manager.policy import ManagerPolicy
@@ -29,6 +28,7 @@ from standfast.sandbox.v1 import sandbox_manager_pb2 as pb
 from standfast.sandbox.v1 import sandbox_manager_pb2_grpc
 from standfast.types.v1 import types_pb2 as types
 from standfast_chassis.build_info import build_info
+from standfast_chassis.grpc_channel import open_channel
 from standfast_chassis.rpc_status import RemoteError, remote_errors
 from standfast_chassis.tracing import Tracing
 from tests.fake_host import AGENT, FakeHost, manifest
@@ -105,10 +105,17 @@ class Prepared:
 class RunnerCalls:
     """What a runner calls, with the host's part played by the fake. Failed calls raise RemoteError."""
 
-    def __init__(self, address: str, host: FakeHost | None = None, runner_id: str = "runner-1") -> None:
+    def __init__(
+        self,
+        address: str,
+        host: FakeHost | None = None,
+        runner_id: str = "runner-1",
+        *,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.host = host
         self.runner_id = runner_id
-        self._channel = grpc.aio.insecure_channel(address)
+        self._channel = open_channel(address, tracing=tracing)
         self.stub: sandbox_manager_pb2_grpc.SandboxManagerServiceAsyncStub = (
             sandbox_manager_pb2_grpc.SandboxManagerServiceStub(self._channel)
         )
