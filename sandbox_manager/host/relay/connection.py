@@ -60,6 +60,8 @@ class Limits(Protocol):
     @property
     def idle_timeout_s(self) -> float: ...
     @property
+    def stall_timeout_s(self) -> float: ...
+    @property
     def close_timeout_s(self) -> float: ...
     @property
     def request_bytes_max(self) -> int: ...
@@ -84,6 +86,7 @@ class ClientConnection:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX)
         self._body_read = asyncio.Event()
         self._body_bytes = 0
+        self._keeps_body_back = False
         self.slot: Slot | None = None
         # `drain` returns only when all was handed to the kernel: that is what "delivered" means here.
         writer.transport.set_write_buffer_limits(high=0)
@@ -180,7 +183,8 @@ class ClientConnection:
 
     async def _rest_of_body(self) -> AsyncIterator[bytes]:
         while True:
-            event = await self._next_event()
+            async with asyncio.timeout(self._limits.stall_timeout_s):
+                event = await self._next_event()
             if isinstance(event, h11.Data):
                 self._body_bytes += len(event.data)
                 if self._body_bytes > self._limits.request_bytes_max:
@@ -217,12 +221,16 @@ class ClientConnection:
         data = self._h11.send(event)
         if data:
             self._writer.write(data)
-            await self._writer.drain()
+            if self._writer.transport.get_write_buffer_size():
+                async with asyncio.timeout(self._limits.stall_timeout_s):
+                    await self._writer.drain()
 
     async def _answer(self, status: int, error_type: str, message: str) -> None:
         """Sends an answer of our own, in the protocol's error form."""
         if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
+        # Told no, such a client sends no body: there is nothing to read away before the close.
+        self._keeps_body_back = self._h11.they_are_waiting_for_100_continue
         body = json.dumps({"type": "error", "error": {"type": error_type, "message": message}}).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         await self._send(h11.Response(status_code=status, headers=headers, reason=b""))
@@ -231,7 +239,7 @@ class ClientConnection:
 
     async def _is_reusable(self) -> bool:
         """Reads what is left of an answered request; closing on unread bytes could destroy the answer."""
-        if self._h11.our_state is h11.ERROR:
+        if self._h11.our_state is h11.ERROR or self._keeps_body_back:
             return False
         try:
             async with asyncio.timeout(self._limits.close_timeout_s):

@@ -29,11 +29,15 @@ INCIDENTS_KEPT = 256
 
 @dataclass(frozen=True)
 class RelayLimits:
-    """Bounds of every model port."""
+    """Bounds of every model port.
+
+    idle: between two requests. stall: a client that neither takes what is sent to it nor sends what it announced.
+    """
 
     request_bytes_max: int = 64 * 1024 * 1024
     connections_max: int = 256
     idle_timeout_s: float = 300.0
+    stall_timeout_s: float = 300.0
     close_timeout_s: float = 5.0
 
 

@@ -64,6 +64,7 @@ class RawUpstream:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.seen: list[Seen] = []
+        self.came = asyncio.Event()
         self.body_began = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,6 +114,7 @@ class RawUpstream:
             elif isinstance(event, h11.Request):
                 seen = Seen(event.method, event.target, list(event.headers.raw_items()), writer)
                 self.seen.append(seen)
+                self.came.set()
             elif isinstance(event, h11.Data):
                 assert seen is not None
                 seen.body += event.data

@@ -7,6 +7,7 @@ import hashlib
 
 import pytest
 
+from sandbox_manager.host.relay import RelayLimits
 from tests.contract.relay import streams
 from tests.contract.relay.bench import ACTIVATION, SANDBOX, SECRET, SLOT, Bench, bench
 from tests.contract.relay.raw_upstream import Seen
@@ -170,3 +171,42 @@ async def test_closing_a_sandbox_breaks_its_connections_and_frees_its_port() -> 
         writer.close()
         with pytest.raises(ConnectionError):
             await asyncio.open_connection("127.0.0.1", b.port)
+
+
+async def test_a_client_that_takes_nothing_is_left_and_its_upstream_request_with_it() -> None:
+    async def answer(seen: Seen) -> None:
+        await seen.stream_head()
+        while not seen.gone.is_set():
+            await seen.chunk(b": " + b"x" * 65536 + b"\n\n")
+
+    async with bench(answer, limits=RelayLimits(stall_timeout_s=0.2)) as b:
+        _, writer = await post(b)
+        async with asyncio.timeout(20):
+            await b.upstream.came.wait()
+            await b.upstream.seen[0].gone.wait()
+        writer.close()
+
+
+async def test_a_client_that_stops_in_its_own_body_is_left() -> None:
+    async def answer(seen: Seen) -> None:
+        raise AssertionError("never whole")
+
+    async with bench(answer, limits=RelayLimits(stall_timeout_s=0.2)) as b:
+        reader, writer = await asyncio.open_connection("127.0.0.1", b.port)
+        writer.write(
+            b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\ncontent-length: 99\r\n\r\npart"
+            % SECRET.encode()
+        )
+        assert await read_all(reader) == b""
+        writer.close()
+
+
+async def test_a_refused_client_that_waits_for_leave_is_not_waited_for() -> None:
+    async def answer(seen: Seen) -> None:
+        raise AssertionError("never forwarded")
+
+    async with bench(answer, limits=RelayLimits(close_timeout_s=60)) as b:
+        reader, writer = await asyncio.open_connection("127.0.0.1", b.port)
+        writer.write(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n")
+        assert (await read_all(reader)).startswith(b"HTTP/1.1 401")
+        writer.close()
