@@ -91,12 +91,20 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
         self.host_address = ""
         self.activations = 0
         self.conversation_session = SESSION_A
+        self._asked = asyncio.Event()
 
     def of(self, rpc: str) -> list[Any]:
         return [request for name, request in self.calls if name == rpc]
 
+    async def until_asked(self, rpc: str, times: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while len(self.of(rpc)) < times:
+                self._asked.clear()
+                await self._asked.wait()
+
     async def _begin(self, rpc: str, request: Any, context: Context) -> None:
         self.calls.append((rpc, request))
+        self._asked.set()
         waiting = self.script.failures.get(rpc)
         if waiting:
             failure = waiting.pop(0)
@@ -553,7 +561,8 @@ class House:
             **self.settings,
         )
         self.runner = await self._runner_stack.enter_async_context(Runner(settings, self.policy, tracing=self.tracing))
-        channel = await self._runner_stack.enter_async_context(grpc.aio.insecure_channel(self.runner.address))
+        # Outlives the runner: a client sees how its calls end.
+        channel = await self._stack.enter_async_context(grpc.aio.insecure_channel(self.runner.address))
         self.stub = RunnerServiceStub(channel)
 
     async def stop_runner(self) -> None:
@@ -613,6 +622,15 @@ class House:
             answer = await self.stub.GetConversation(request, timeout=WAIT_S)
         return answer.conversation
 
+    async def until_sequence(self, turn_id: str, sequence: int) -> None:
+        """Waits until that many events are recorded."""
+        key = types_pb2.ConversationKey(conversation_id="c1")
+        call = self.stub.WatchTurn(pb.WatchTurnRequest(conversation=key, turn_id=turn_id), timeout=WAIT_S)
+        async for message in call:
+            if message.event.sequence >= sequence:
+                call.cancel()
+                return
+
     async def until_state(self, turn_id: str, *states: str) -> pb.Turn:
         """Waits until the turn is in one of the states."""
         async with asyncio.timeout(WAIT_S):
@@ -631,10 +649,14 @@ class House:
 
 @asynccontextmanager
 async def house_in(
-    state: Path, *, policy: RunnerPolicy | None = None, tracing: Tracing | None = None, **settings: Any
+    state: Path,
+    *,
+    policy: RunnerPolicy | None = None,
+    tracing: Tracing | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> AsyncIterator[House]:
     house = House(state)
-    house.settings = settings
+    house.settings = settings or {}
     house.policy = policy or RunnerPolicy()
     house.tracing = tracing
     try:
