@@ -1,5 +1,6 @@
 """The creation nonce: written once into the writable layer, kept by stop, start and commit. It tells lineage."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def adopt(file: Path, nonce: str) -> None:
     """Writes the nonce durably; the same again is fine, another one is refused."""
     if not nonce or not nonce.isascii():
         raise OperationError("BAD_REQUEST", "expected a non-empty ASCII nonce")
+    try:
+        _write_once(file, nonce)
+    except OSError as error:
+        reason = "ENOSPC" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "INTERNAL"
+        raise OperationError(reason, f"the nonce cannot be written: {error.strerror}", errno=error.errno) from error
+
+
+def _write_once(file: Path, nonce: str) -> None:
     fresh = file.with_name(f"{file.name}.{os.getpid()}")
     with open(fresh, "w", encoding="ascii") as out:
         out.write(nonce)

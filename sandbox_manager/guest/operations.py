@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import signal
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -126,7 +127,10 @@ class Operations:
 
     def _signal(self, frame: Frame) -> Answer:
         process = self._keeper(frame.header).current(field(frame.header, "process_generation", int))
-        process.send_signal(field(frame.header, "signal", int))
+        number = field(frame.header, "signal", int)
+        if number not in signal.valid_signals():
+            raise OperationError("BAD_REQUEST", f"{number} is no signal", field="signal")
+        process.send_signal(number)
         return Answer()
 
     def _deposit_interrupt(self, frame: Frame) -> Answer:

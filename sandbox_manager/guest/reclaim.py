@@ -85,7 +85,7 @@ class Reclaim:
         report = ReclaimReport()
         clean_scans = 0
         has_swept = False
-        while clean_scans < 2 and (time.monotonic() - began < timeout_s or report.rounds == 0):
+        while (clean_scans < 2 or not has_swept) and (time.monotonic() - began < timeout_s or report.rounds == 0):
             report.rounds += 1
             rest = self._rest(self._census())
             if rest:
@@ -96,13 +96,14 @@ class Reclaim:
             else:
                 clean_scans += 1
             if rest or not has_swept:
-                swept = self._sweep()
-                has_swept = True
-                if swept:
+                has_reached_all, has_found = self._sweep()
+                has_swept = has_swept or has_reached_all
+                if has_found:
                     clean_scans = 0
         census = self._census()
         report.remaining = self._rest(census)
-        report.is_complete = clean_scans >= 2 and not report.remaining
+        # Where everybody could not be signalled once, a scan's silence proves nothing.
+        report.is_complete = clean_scans >= 2 and has_swept and not report.remaining
         report.kept = [row for row in census.owned if row.key in self._keep]
         report.unattributed = census.unattributed
         report.killed = [row for key, row in self._killed.items() if key not in {left.key for left in report.remaining}]
@@ -119,17 +120,16 @@ class Reclaim:
         if send_signal(row, signal.SIGKILL):
             self._killed[row.key] = row
 
-    def _sweep(self) -> bool:
-        """Signals everybody once; returns whether something was found that way."""
+    def _sweep(self) -> tuple[bool, bool]:
+        """Signals everybody once; returns whether that worked, and whether something was found that way."""
         if not self._keep:
-            self._broadcast(signal.SIGKILL)
-            return False
-        self._broadcast(signal.SIGSTOP)
+            return self._broadcast(signal.SIGKILL), False
         try:
+            has_reached_all = self._broadcast(signal.SIGSTOP)
             rest = self._rest(self._census())
             for row in rest:
                 self._kill_one(row)
-            return bool(rest)
+            return has_reached_all, bool(rest)
         finally:
             # Whatever was stopped and shall live must go on, also after an error in the scan.
             for row in self._census().owned:

@@ -90,7 +90,15 @@ class SlotKeeper:
         self._step(SpawnAsked(generation))
         if self.process is not None:
             self.process.close()
-        process = CliProcess(self._slot, generation, traceparent, self._layout.own, self._on_change, self._tap_capacity)
+            self.process = None
+        try:
+            process = CliProcess(
+                self._slot, generation, traceparent, self._layout.own, self._on_change, self._tap_capacity
+            )
+        except OSError as error:
+            self._step(StartFailed())
+            message = f"streams: {error.strerror}"
+            raise OperationError("SPAWN_FAILED", message, stage="streams", errno=error.errno) from error
         self.process = process
         try:
             forked = fork_program(
@@ -105,14 +113,14 @@ class SlotKeeper:
             process.close()
             self.process = None
             raise
-        process.forked(forked.pid)
-        process.row = read_process(forked.pid)
-        if process.row is not None:
-            self._attribution.remember(self._slot, replace(process.row, session=forked.pid))
         try:
+            process.forked(forked.pid)
+            process.row = read_process(forked.pid)
+            if process.row is not None:
+                self._attribution.remember(self._slot, replace(process.row, session=forked.pid))
             await read_failure(forked, SPAWN_TIMEOUT_S)
-        except OperationError:
-            await self._end_failed(process)
+        except (OperationError, OSError):
+            await self._end_failed(process, forked.pid)
             raise
         self._step(Started())
         if process.exit is not None:
@@ -125,9 +133,10 @@ class SlotKeeper:
         marker = {MARKER_VARIABLE: self._attribution.marker_of(self._slot)}
         return replace(program, env={**program.env, **marker}, dies_with_supervisor=True)
 
-    async def _end_failed(self, process: CliProcess) -> None:
+    async def _end_failed(self, process: CliProcess, pid: int) -> None:
         if process.exit is None:
-            process.send_signal(signal.SIGKILL)
+            # Not reaped yet, so the number is still this child's.
+            os.kill(pid, signal.SIGKILL)
         await process.ended.wait()
         process.close()
         self.process = None

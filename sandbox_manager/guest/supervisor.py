@@ -43,6 +43,12 @@ def log(event: str, **facts: object) -> None:
     print(json.dumps({"event": event, **facts}), file=sys.stderr, flush=True)
 
 
+def unexpected(frame: Frame, error: Exception) -> OperationError:
+    """Logs what nobody had thought of, and makes an answer of it."""
+    log("request_failed", op=str(frame.header.get("op")), error=type(error).__name__, detail=str(error)[:500])
+    return OperationError("INTERNAL", f"{type(error).__name__} in the supervisor; see its log")
+
+
 def record_end(file: Path, boot_id: str) -> None:
     """Writes that this boot ended in order; only a retained folder needs it."""
     ended = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -226,6 +232,9 @@ class Supervisor:
         except OperationError as error:
             self._refuse(connection, number, error)
             return
+        except Exception as error:  # noqa: BLE001 (outermost of a request: the host gets an answer, process 1 lives on)
+            self._refuse(connection, number, unexpected(frame, error))
+            return
         if number is not None:
             self._answer(connection, whole.header, answer)
 
@@ -261,9 +270,8 @@ class Supervisor:
         except OperationError as error:
             self._refuse(connection, number, error)
             return
-        except Exception as error:  # noqa: BLE001 (outermost in a request's task: the host gets an answer, process 1 lives on)
-            log("request_failed", op=str(frame.header.get("op")), error=type(error).__name__, detail=str(error)[:500])
-            self._refuse(connection, number, OperationError("INTERNAL", f"{type(error).__name__} in the supervisor"))
+        except Exception as error:  # noqa: BLE001 (outermost of a request's task: the host gets an answer, process 1 lives on)
+            self._refuse(connection, number, unexpected(frame, error))
             return
         payload, parts = answer.payload, 0
         while len(payload) - parts > MAX_PAYLOAD_BYTES:

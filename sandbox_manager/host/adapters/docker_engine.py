@@ -69,7 +69,7 @@ class DockerEngine:
         """The image's own id."""
 
         def inspect(client: docker.DockerClient) -> str:
-            return str(client.api.inspect_image(reference)["Id"])
+            return str(client.images.get(reference).id)
 
         try:
             return await self._ask(inspect)

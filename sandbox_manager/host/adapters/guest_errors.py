@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 
 from standfast_chassis.errors import StandfastError
@@ -78,4 +79,5 @@ class GuestOperationError(GuestLinkError):
         self.operation = operation
         self.guest_reason = guest_reason
         self.facts = dict(facts)
-        self.reason = _REASONS.get(guest_reason, "INTERNAL")
+        is_full = facts.get("errno") in (errno.ENOSPC, errno.EDQUOT)
+        self.reason = "STORAGE_FULL" if is_full else _REASONS.get(guest_reason, "INTERNAL")

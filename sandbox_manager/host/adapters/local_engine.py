@@ -132,7 +132,7 @@ class LocalEngine:
 
     async def close(self) -> None:
         """Sandboxes go on."""
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown(wait=False)
 
     # --- blocking, in the pool ----------------------------------------------------------------------------------
 

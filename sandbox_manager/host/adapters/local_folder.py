@@ -16,6 +16,7 @@ import shutil
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sandbox_manager.host.adapters.engine import SandboxSpec
 from sandbox_manager.host.adapters.engine_errors import NameTakenError, SandboxPathError
@@ -176,7 +177,7 @@ def _write(file: Path, content: dict[str, object]) -> None:
         os.close(folder)
 
 
-def _read(file: Path) -> dict[str, object] | None:
+def _read(file: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

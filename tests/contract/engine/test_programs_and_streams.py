@@ -320,3 +320,41 @@ async def test_a_deposited_interrupt_is_not_written_when_the_host_is_back_in_tim
     await cut(sandbox.link)
     assert await cli.ask({"echo": "taken back"}) == "taken back"
     assert not (await sandbox.link.refresh_hello()).processes[0].was_interrupted_on_loss
+
+
+@pytest.mark.parametrize(
+    ("operation", "request_", "reason"),
+    [
+        ("nonsense", {}, "UNKNOWN_OPERATION"),
+        ("census", {"slot": 99}, "BAD_REQUEST"),
+        ("census", {"slot": True}, "BAD_REQUEST"),
+        ("write", {"slot": 1}, "BAD_REQUEST"),
+        ("signal", {"slot": 1, "process_generation": 1, "signal": 999}, "BAD_REQUEST"),
+        ("reclaim", {"slot": 1, "keep": [[1]]}, "BAD_REQUEST"),
+        ("reclaim", {"slot": 1, "keep": [], "timeout_s": "long"}, "BAD_REQUEST"),
+        ("read_store", {"slot": 1, "base": "root", "components": ["x"]}, "BAD_REQUEST"),
+        ("spawn", {"slot": 1, "argv": [], "env": {}}, "BAD_REQUEST"),
+        ("spawn", {"slot": 1, "argv": ["/bin/true"], "env": {}, "files": [7]}, "INTERNAL"),
+    ],
+)
+async def test_a_bad_request_is_answered_and_nothing_else_is_touched(
+    sandbox: Sandbox, operation: str, request_: dict[str, object], reason: str
+) -> None:
+    cli = await sandbox.spawn()
+    with pytest.raises(GuestOperationError) as refused:
+        await sandbox.link._ask(operation, request_)
+    assert refused.value.guest_reason == reason
+    assert await cli.ask({"echo": "untouched"}) == "untouched"
+
+
+async def test_a_peer_that_speaks_no_frames_is_dropped_and_the_next_is_served(sandbox: Sandbox) -> None:
+    cli = await sandbox.spawn()
+    connection = sandbox.link._connection
+    assert connection is not None
+    connection._sock.send(b"GET / HTTP/1.1\r\n\r\n" * 10)
+
+    async def is_linked_anew() -> bool:
+        return sandbox.link._connection not in (connection, None) and sandbox.link._is_ready.is_set()
+
+    await eventually(is_linked_anew)
+    assert await cli.ask({"echo": "linked again"}) == "linked again"
