@@ -1,7 +1,8 @@
 """Measures the relay against a bare reverse proxy in the same language, in one run, interleaved. Prints one JSON line.
 
-The bare proxy is uvicorn in front of httpx2: it passes a request and a response on and does nothing else: no slots, no
-credential, no reading, no spans, no watch over the client. Both talk to one upstream (a lab provider in this process) over kept
+The bare proxy is h11 in front of httpx2, as the relay is: it passes a request and a response on and does nothing else: no
+slots, no credential, no reading, no spans, no watch over the client, no bounds.
+Both talk to one upstream (a lab provider in this process) over kept
 connections. Ratios mean something, absolute numbers only on the machine they were taken on.
 
     .venv/bin/python scripts/bench_relay.py [--requests N]
@@ -15,57 +16,59 @@ import json
 import socket
 import statistics
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
+import h11
 import httpx2
-import uvicorn
 
 from sandbox_manager.host.relay import ProviderKey, Relay, Upstream
 from standfast_lab.provider import LabProvider
 
 KEY = "bench-provider-key-0123456789"
 SECRET = "bench-slot-secret-0123456789"
-Scope = MutableMapping[str, Any]
 
 
-def bare_proxy(base_url: str, transport: httpx2.AsyncHTTPTransport) -> Callable[..., Awaitable[None]]:
-    """An ASGI application that passes everything on."""
+async def bare_proxy(
+    base_url: str, transport: httpx2.AsyncHTTPTransport, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Serves one client connection by passing everything on."""
+    connection = h11.Connection(h11.SERVER)
 
-    async def app(
-        scope: Scope, receive: Callable[[], Awaitable[Scope]], send: Callable[[Scope], Awaitable[None]]
-    ) -> None:
-        if scope["type"] != "http":
-            return
+    async def next_event() -> Any:
+        while (event := connection.next_event()) is h11.NEED_DATA:
+            connection.receive_data(await reader.read(65536))
+        return event
 
-        class Body(httpx2.AsyncByteStream):
-            async def __aiter__(self) -> Any:
-                while True:
-                    message = await receive()
-                    yield message.get("body", b"")
-                    if not message.get("more_body", False):
-                        return
+    async def send(event: h11.Event) -> None:
+        writer.write(connection.send(event) or b"")
+        await writer.drain()
 
-        headers = [(name, value) for name, value in scope["headers"] if name not in (b"host", b"connection")]
+    class Body(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            while isinstance(event := await next_event(), h11.Data):
+                yield bytes(event.data)
+
+    while isinstance(asked := await next_event(), h11.Request):
+        headers = [(name, value) for name, value in asked.headers if name not in (b"host", b"connection")]
         request = httpx2.Request(
-            scope["method"],
+            asked.method.decode(),
             base_url,
             headers=[(b"host", b"upstream"), *headers],
             stream=Body(),
-            extensions={"target": scope["raw_path"] + b"?" + scope["query_string"]},
+            extensions={"target": asked.target},
         )
         response = await transport.handle_async_request(request)
-        passed = [
-            (n.lower(), v) for n, v in response.headers.raw if n.lower() not in (b"transfer-encoding", b"connection")
-        ]
-        await send({"type": "http.response.start", "status": response.status_code, "headers": passed})
+        passed = [(n, v) for n, v in response.headers.raw if n.lower() not in (b"transfer-encoding", b"connection")]
+        await send(h11.Response(status_code=response.status_code, headers=passed))
         async for chunk in response.stream:  # type: ignore[union-attr]  # an asynchronous transport's stream is one
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send(h11.Data(data=chunk))
         await response.aclose()
-        await send({"type": "http.response.body", "body": b""})
-
-    return app
+        await send(h11.EndOfMessage())
+        connection.start_next_cycle()
+    writer.close()
 
 
 async def _one(http: httpx2.AsyncClient, url: str, body: bytes) -> tuple[float, float]:
@@ -89,11 +92,8 @@ async def measure(requests: int) -> dict[str, float]:
         # With the protocol spelled out: else asyncio leaves Nagle's delay on, and 40 ms of it would flatter the relay.
         bare_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bare_socket.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            bare_proxy(lab.base_url, transport), log_level="error", access_log=False, lifespan="off"
-        )
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[bare_socket]))
+        bare = await asyncio.start_server(partial(bare_proxy, lab.base_url, transport), sock=bare_socket)
+        stack.callback(bare.close)
         relay = await stack.enter_async_context(Relay(Upstream(lab.base_url, ProviderKey(KEY))))
         relay_socket = socket.create_server(("127.0.0.1", 0))
         relay_port = relay_socket.getsockname()[1]
@@ -116,8 +116,6 @@ async def measure(requests: int) -> dict[str, float]:
                 result = await _one(http, f"{url}/v1/messages?beta=true", body)
                 if turn >= 10:
                     taken[name].append(result)
-        server.should_exit = True
-        await serving
     found: dict[str, float] = {}
     for name, results in taken.items():
         found[f"{name}_first_ms"] = round(statistics.median(first for first, _ in results), 3)

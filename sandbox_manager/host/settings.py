@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -14,6 +14,9 @@ from standfast_chassis.settings import StandfastSettings
 
 class HostSettings(StandfastSettings):
     """Settings of `standfast host-agent`."""
+
+    # The provider's key may come this way: the server takes it from there itself, so that it is in no settings object.
+    other_variables: ClassVar[frozenset[str]] = frozenset({"STANDFAST_PROVIDER_KEY"})
 
     state: Path = Field(description="State folder: keys, journal, taps, sockets, and on `local` the sandboxes.")
     manager: str = Field(description="Address of the sandbox manager, host:port.")

@@ -66,7 +66,7 @@ def up(
         typer.Option(
             "--provider-key-file",
             envvar="STANDFAST_PROVIDER_KEY_FILE",
-            help="File with the provider's key. Only the host agent reads it.",
+            help="File with the provider's key. Only the host agent reads it. Or give the key in STANDFAST_PROVIDER_KEY.",
         ),
     ] = None,
     provider_key_style: Annotated[

@@ -146,7 +146,7 @@ class _House:
             loop.remove_signal_handler(number)
 
     async def _start(self, name: str, argv: tuple[str, ...]) -> Child:
-        child = await Child.start(name, argv, child_environment(), self._lines.line)
+        child = await Child.start(name, argv, child_environment(name), self._lines.line)
         self._children.append(child)
         return child
 

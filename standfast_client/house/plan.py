@@ -15,6 +15,9 @@ from standfast_client.house.ports import LOOPBACK
 # that belongs to its neighbour.
 _PASSED_VARIABLES = frozenset({"STANDFAST_RELEASE_SHA"})
 _PASSED_BEGINNINGS = ("STANDFAST_LAB_", "STANDFAST_TEST_")
+# The provider's key, and the one process that may have it.
+PROVIDER_KEY_VARIABLE = "STANDFAST_PROVIDER_KEY"
+_KEY_HOLDER = "host-agent"
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,13 @@ def parts_of(asked: HouseSettings, choice: EngineChoice, ports: Mapping[str, int
     ]
 
 
-def child_environment() -> dict[str, str]:
-    """The environment of the house's processes."""
+def child_environment(part: str) -> dict[str, str]:
+    """The environment of one of the house's processes."""
+    passed = _PASSED_VARIABLES | ({PROVIDER_KEY_VARIABLE} if part == _KEY_HOLDER else set())
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("STANDFAST_") or name in _PASSED_VARIABLES or name.startswith(_PASSED_BEGINNINGS)
+        if not name.startswith("STANDFAST_") or name in passed or name.startswith(_PASSED_BEGINNINGS)
     } | {"GRPC_ENABLE_FORK_SUPPORT": "false", "PYTHONUNBUFFERED": "1"}
 
 

@@ -123,7 +123,10 @@ def test_a_neighbours_setting_and_no_other_variable_is_kept_from_the_processes(m
     monkeypatch.setenv("STANDFAST_CACHE", "x")
     monkeypatch.setenv("STANDFAST_RELEASE_SHA", "a" * 40)
     monkeypatch.setenv("DOCKER_HOST", "unix:///d")
-    found = child_environment()
+    monkeypatch.setenv("STANDFAST_PROVIDER_KEY", "the-key")
+    found = child_environment("runner")
+    assert "the-key" not in found.values()
+    assert child_environment("host-agent")["STANDFAST_PROVIDER_KEY"] == "the-key"
     assert "STANDFAST_PROVIDER_URL" not in found
     assert "STANDFAST_CACHE" not in found
     assert (found["STANDFAST_RELEASE_SHA"], found["DOCKER_HOST"]) == ("a" * 40, "unix:///d")
