@@ -26,7 +26,7 @@ from standfast_chassis.errors import SettingsError
 
 PREFIX = "STANDFAST_"
 # Variables with our prefix that are not settings of any class.
-_OTHER_VARIABLES = frozenset({"STANDFAST_RELEASE_SHA", "STANDFAST_CONFIG"})
+_OTHER_VARIABLES = frozenset({"STANDFAST_RELEASE_SHA", "STANDFAST_CONFIG", "STANDFAST_CACHE"})
 # Beginnings of names that belong to others: the lab's, the tests', and what is given to a CLI in a sandbox.
 _OTHER_BEGINNINGS = ("STANDFAST_TEST_", "STANDFAST_LAB_", "STANDFAST_GUEST_", "STANDFAST_CLIENT_")
 

@@ -6,20 +6,14 @@ A flag is the field's name with hyphens. Secrets are never flags: an argv is rea
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 from pydantic.fields import FieldInfo
 
-
-class ServerSettings(Protocol):
-    """What a server's Settings class is."""
-
-    model_fields: Mapping[str, FieldInfo]
-
-    @classmethod
-    def load(cls, flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Self: ...
+CONFIG_VARIABLE = "STANDFAST_CONFIG"
 
 
 def flag_of(name: str) -> str:
@@ -38,7 +32,13 @@ def parsed_flags(
         epilog="Every setting can also come from the environment as STANDFAST_NAME, or from the file of --config (TOML); flags win, then "
         "the environment. Exit codes: 0 stopped in order, 1 could not start or broke, 2 wrong settings.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (TOML)")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        default=os.environ.get(CONFIG_VARIABLE),
+        help=f"settings file (TOML); also by {CONFIG_VARIABLE}",
+    )
     for name, field in fields.items():
         if is_secret(field):
             continue

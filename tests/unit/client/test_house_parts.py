@@ -44,6 +44,12 @@ def test_a_servers_flags_are_its_settings() -> None:
     assert Some.load(flags).count == 5
 
 
+def test_the_settings_file_can_be_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDFAST_CONFIG", "a.toml")
+    assert parsed_flags("p", "d", Some.model_fields, [])[1] == Path("a.toml")
+    assert parsed_flags("p", "d", Some.model_fields, ["--config=b.toml"])[1] == Path("b.toml")
+
+
 @pytest.mark.parametrize("words", [["--secret", "x"], ["--unknown"], ["--lis", "h:1"]])
 def test_a_secret_or_an_unknown_flag_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
