@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,25 +15,27 @@ from sandbox_manager.host.adapters.local_engine import LocalEngine
 from tests.contract.engine.sandbox import Sandbox, sandbox_on
 
 
-@pytest.fixture(params=["local", "docker"])
+@pytest.fixture(scope="session", params=["local", "docker"])
 def engine_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-async def engine(engine_name: str, tmp_path: Path) -> AsyncIterator[Engine]:
+@pytest.fixture(scope="session")
+def engine(engine_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """One for all tests: an engine keeps no state of its own about sandboxes, and `local` measures its tools only once."""
     made: Engine
     if engine_name == "docker":
         made = DockerEngine()
     else:
-        agents = tmp_path / "tools" / "stub"
+        folder = tmp_path_factory.mktemp("local")
+        agents = folder / "tools" / "stub"
         agents.mkdir(parents=True)
         executable = agents / "stub"
         executable.write_text("#!/bin/sh\necho 1.2.3\n")
         executable.chmod(0o755)
-        made = LocalEngine(tmp_path / "groups", agents.parent)
+        made = LocalEngine(folder / "groups", agents.parent)
     yield made
-    await made.close()
+    asyncio.run(made.close())
 
 
 @pytest.fixture
