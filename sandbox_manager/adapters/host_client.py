@@ -21,8 +21,8 @@ from sandbox_manager.core.host_statements import (
     store_statement,
 )
 from sandbox_manager.core.records import GroupRecord, HostRecord
-from sandbox_manager.core.values import NativeLocator
 from sandbox_manager.core.refusals import HostAnsweredError, HostUnavailableError, SignatureInvalidError
+from sandbox_manager.core.values import NativeLocator
 from standfast.host.v1 import host_agent_pb2 as pb
 from standfast.host.v1 import host_agent_pb2_grpc
 from standfast.types.v1 import types_pb2

@@ -136,7 +136,6 @@ class GroupRecord:
     stopped_container_id: str | None = None
     stopped_started_at: str | None = None
     stopped_finished_at: str | None = None
-    stop_generation: int = 0
     released: bool = False
     revision: int = 0
 

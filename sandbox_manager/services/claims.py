@@ -10,13 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Conversation, Insert, TurnStory, Update
-from sandbox_manager.core.errors import (
-    ConversationBusyError,
-    ConversationExistsError,
-    LegacyConversationError,
-    MessageChangedError,
-    TurnElsewhereError,
-)
+from sandbox_manager.core.claims import Claim, ClaimedTurn, ClaimRuling, rule_on_claim
+from sandbox_manager.core.errors import ConversationBusyError, StoreBehindError
+from sandbox_manager.core.locators import Expect, LabelledContainer, check_expectation
 from sandbox_manager.core.records import ConversationRef, TurnRecord, TurnState
 from sandbox_manager.core.refusals import ContextLostError, ConversationRemovedError
 from sandbox_manager.services.parts import Parts, turn_key
@@ -24,6 +20,8 @@ from sandbox_manager.services.parts import Parts, turn_key
 CLAIMED = "CLAIMED"
 RESUME = "RESUME"
 ENDED = "ENDED"
+
+_EXPECTATIONS = {"NEW": Expect.NEW, "CONTINUE": Expect.CONTINUE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class ClaimWish:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimAnswer:
     """The claim as it stands."""
 
     disposition: str
@@ -57,7 +55,7 @@ class Claims:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def claim(self, wish: ClaimWish) -> Claim:
+    async def claim(self, wish: ClaimWish) -> ClaimAnswer:
         """The claim as it stands after this call. Repeating it with the same message changes nothing."""
         async with self._parts.locks.holding(wish.ref):
             story = await self._parts.store.turn(wish.ref, wish.turn_id)
@@ -65,28 +63,22 @@ class Claims:
                 return await self._again(wish, story)
             return await self._first(wish)
 
-    async def _again(self, wish: ClaimWish, story: TurnStory) -> Claim:
+    async def _again(self, wish: ClaimWish, story: TurnStory) -> ClaimAnswer:
         turn = story.turn
-        if (turn.message_digest, turn.message_length) != (wish.message_digest, wish.message_length):
-            raise MessageChangedError(
-                f"turn {wish.turn_id} was claimed with another message ({turn.message_length} bytes, this one has "
-                f"{wish.message_length}). Give the new message a turn_id of its own.",
-                {"turn_id": wish.turn_id, "expected": turn.message_digest, "found": wish.message_digest},
-            )
+        ruling = rule_on_claim(_claim(wish), self._claimed(turn), None)
         found = await self._parts.store.conversation(wish.ref)
-        if not turn.state.is_open:
-            return Claim(ENDED, story, None, found.member is not None)
-        if turn.runner_id != wish.runner_id:
-            if self._parts.leases.is_live(turn_key(turn)):
-                raise _elsewhere(turn)
+        if ruling is ClaimRuling.FINISHED:
+            return ClaimAnswer(ENDED, story, None, found.member is not None)
+        if ruling is ClaimRuling.ADOPTED:
             taken = replace(turn, runner_id=wish.runner_id, runner_address=wish.runner_address)
             await self._parts.store.commit([Update(taken)])
             story = replace(story, turn=replace(taken, revision=taken.revision + 1))
         self._parts.leases.renew(turn_key(turn))
         disposition = CLAIMED if turn.state is TurnState.CLAIMED else RESUME
-        return Claim(disposition, story, await self._unresolved(found, wish), found.member is not None)
+        unresolved = await self._unresolved(found, wish, is_repeated=True)
+        return ClaimAnswer(disposition, story, unresolved, found.member is not None)
 
-    async def _first(self, wish: ClaimWish) -> Claim:
+    async def _first(self, wish: ClaimWish) -> ClaimAnswer:
         found = await self._parts.store.conversation(wish.ref)
         if found.tombstone is not None:
             raise ConversationRemovedError(
@@ -95,13 +87,7 @@ class Claims:
             )
         # A turn that was claimed and never prepared has made no member, and yet somebody is at it.
         unresolved = await self._unresolved(found, wish)
-        if found.member is None:
-            await self._require_unknown_everywhere(wish)
-        elif wish.expect == "NEW":
-            raise ConversationExistsError(
-                f"conversation {wish.ref.label} is known; expected a new one. Continue it, or choose another id.",
-                {"conversation_id": wish.ref.conversation_id},
-            )
+        await self._require_expected(found, wish)
         turn = TurnRecord(
             tenant=wish.ref.tenant,
             conversation_id=wish.ref.conversation_id,
@@ -116,46 +102,44 @@ class Claims:
         )
         await self._parts.store.commit([Insert(turn)])
         self._parts.leases.renew(turn_key(turn))
-        return Claim(CLAIMED, TurnStory(turn, None, None, None), unresolved, found.member is not None)
+        return ClaimAnswer(CLAIMED, TurnStory(turn, None, None, None), unresolved, found.member is not None)
 
-    async def _unresolved(self, found: Conversation, wish: ClaimWish) -> TurnStory | None:
-        """The oldest open turn beside the wished one, which its runner has left. Raises while a live runner is at one."""
+    async def _unresolved(self, found: Conversation, wish: ClaimWish, *, is_repeated: bool = False) -> TurnStory | None:
+        """The oldest open turn beside the wished one, which its runner has left.
+
+        Raises while a live runner is at one; a repeated claim is not refused for that, only its Prepare is.
+        """
+        first = None
         for turn in found.open_turns:
             if turn.turn_id == wish.turn_id:
                 continue
-            # A runner that asks for another turn while its own is open has lost sight of it: it was restarted.
-            if turn.runner_id != wish.runner_id and self._parts.leases.is_live(turn_key(turn)):
-                raise ConversationBusyError(
-                    f"turn {turn.turn_id} of conversation {wish.ref.label} runs at {turn.runner_address}. Wait for its end, or "
-                    "cancel it there.",
-                    {"turn_id": turn.turn_id, "address": turn.runner_address},
-                )
-            story = await self._parts.store.turn(wish.ref, turn.turn_id)
-            if story is not None and story.turn.state.is_open:
-                return story
-        return None
+            try:
+                rule_on_claim(_claim(wish), None, self._claimed(turn))
+            except ConversationBusyError:
+                if not is_repeated:
+                    raise
+                continue
+            first = first or turn
+        return await self._parts.store.turn(wish.ref, first.turn_id) if first is not None else None
 
-    async def _require_unknown_everywhere(self, wish: ClaimWish) -> None:
-        """The store knows no member. Before that is called new, every host that is alive is searched."""
-        await self._parts.book.heard_all(self._parts.first_beat_wait_s)
-        for host_id, containers in self._parts.book.labelled(wish.ref.label).items():
-            for container in containers:
-                # Its group may have been removed on purpose, or belong to a half-made start: both are known.
-                if await self._parts.store.group(container.group_id) is None:
-                    raise ContextLostError(
-                        "STORE_BEHIND",
-                        cure="Restore the manager's store from its newest backup, or remove that container if it is not wanted.",
-                        readable=f"the container {container.container_id} on host {host_id}",
-                        expected="a store that knows every retained container",
-                        observed=f"container {container.container_id} of unknown group {container.group_id} on {host_id}",
-                    )
-        if wish.expect == "CONTINUE":
-            raise LegacyConversationError(
-                f"no native session of conversation {wish.ref.label} is retained here; expected one to continue. Open a new "
-                "conversation.",
-                {"conversation_id": wish.ref.conversation_id},
+    async def _require_expected(self, found: Conversation, wish: ClaimWish) -> None:
+        """That the conversation is the one that the client expects. Before one is called unknown, every host that is alive is searched."""
+        is_known = found.member is not None
+        unknown = () if is_known else await self._unknown_containers(wish)
+        try:
+            check_expectation(
+                _EXPECTATIONS.get(wish.expect, Expect.UNSET), is_known=is_known, unknown_containers=unknown
             )
-        if wish.runner_knows_conversation:
+        except StoreBehindError as error:
+            first = unknown[0]
+            raise ContextLostError(
+                "STORE_BEHIND",
+                cure="Restore the manager's store from its newest backup, or remove that container if it is not wanted.",
+                readable=f"the container {first.container_id} on host {first.host_id}",
+                expected="a store that knows every retained container",
+                observed=error.message,
+            ) from error
+        if not is_known and wish.runner_knows_conversation:
             raise ContextLostError(
                 "STORE_BEHIND",
                 cure="Restore the manager's store from its newest backup.",
@@ -164,9 +148,29 @@ class Claims:
                 observed="none, while the runner has a saved locator",
             )
 
+    async def _unknown_containers(self, wish: ClaimWish) -> tuple[LabelledContainer, ...]:
+        """Containers with this conversation's label whose group the store does not have: a removed or half-made one it has."""
+        await self._parts.book.heard_all(self._parts.first_beat_wait_s)
+        return tuple(
+            [
+                LabelledContainer(container.container_id, host_id)
+                for host_id, containers in self._parts.book.labelled(wish.ref.label).items()
+                for container in containers
+                if await self._parts.store.group(container.group_id) is None
+            ]
+        )
 
-def _elsewhere(turn: TurnRecord) -> TurnElsewhereError:
-    return TurnElsewhereError(
-        f"turn {turn.turn_id} runs at {turn.runner_address}. Watch it there; it can be taken over when that runner is gone.",
-        {"turn_id": turn.turn_id, "address": turn.runner_address, "runner_id": turn.runner_id},
-    )
+    def _claimed(self, turn: TurnRecord) -> ClaimedTurn:
+        return ClaimedTurn(
+            turn_id=turn.turn_id,
+            message_digest=turn.message_digest,
+            message_length=turn.message_length,
+            runner_id=turn.runner_id,
+            runner_address=turn.runner_address,
+            is_open=turn.state.is_open,
+            runner_alive=self._parts.leases.is_live(turn_key(turn)),
+        )
+
+
+def _claim(wish: ClaimWish) -> Claim:
+    return Claim(wish.turn_id, wish.message_digest, wish.message_length, wish.runner_id)
