@@ -9,3 +9,5 @@ import os
 # Read by gRPC when it starts. Our processes start many children, always by fork and exec in one step, so gRPC's own
 # handlers around fork() would only cost time and can deadlock.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+# gRPC's C core writes to stderr past our logs: only what it calls errors.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

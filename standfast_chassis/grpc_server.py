@@ -17,8 +17,7 @@ from typing import Self
 
 import grpc
 import structlog
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from standfast_chassis.error_interceptor import ErrorInterceptor
@@ -67,7 +66,7 @@ class GrpcServer:
             ],
             maximum_concurrent_rpcs=concurrent_calls_max,
         )
-        self.health = HealthServicer()
+        self.health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.grpc)
         self._services: list[str] = []
         self._is_started = False

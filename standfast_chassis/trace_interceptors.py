@@ -2,6 +2,8 @@
 
 Status of the server's span (driven through eleven endings): no exception → `context.code()` or OK; AbortError →
 `context.code()`; CancelledError → DEADLINE_EXCEEDED when no time is left, else CANCELLED; anything else → UNKNOWN.
+A client whose deadline has passed also cancels, and that can arrive just before the server's own deadline, which began
+later by the way of the request: hence a tenth of a second of slack.
 The client's span ends in the call's done callback with the call's own code, never in the iterator: a loop that is
 left early would lose it.
 """
@@ -39,6 +41,9 @@ _SERVER_ERRORS = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
+
+
+_DEADLINE_SLACK_S = 0.1
 
 
 def _attributes(method: str) -> dict[str, str]:
@@ -83,7 +88,7 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):
                 raise
             except asyncio.CancelledError:
                 left_s = context.time_remaining()
-                is_late = left_s is not None and left_s <= 0
+                is_late = left_s is not None and left_s <= _DEADLINE_SLACK_S
                 code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
                 raise
             finally:
