@@ -10,15 +10,15 @@ import asyncio
 
 import structlog
 
+from sandbox_manager.conductor.abandoning import INTERRUPTED, NOT_SENT, Abandoning
+from sandbox_manager.conductor.leases import Clock
+from sandbox_manager.conductor.parts import Parts, TurnKey, turn_key
+from sandbox_manager.conductor.removing import Removing
+from sandbox_manager.conductor.sandboxes import group_machine, record_group
+from sandbox_manager.conductor.stopping import Stopping
 from sandbox_manager.core.group import ContainerSeen, GroupState, Seen
 from sandbox_manager.core.host_statements import ABSENT, RUNNING
 from sandbox_manager.core.records import ConversationRef, GroupRecord, TurnRecord, TurnState
-from sandbox_manager.services.abandoning import INTERRUPTED, NOT_SENT, Abandoning
-from sandbox_manager.services.leases import Clock
-from sandbox_manager.services.parts import Parts, TurnKey, turn_key
-from sandbox_manager.services.removing import Removing
-from sandbox_manager.services.sandboxes import group_machine, record_group
-from sandbox_manager.services.stopping import Stopping
 from standfast_chassis.errors import StandfastError
 
 _log = structlog.get_logger("standfast.manager.reconciler")

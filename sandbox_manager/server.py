@@ -15,22 +15,23 @@ import structlog
 
 from sandbox_manager.adapters.host_client import GrpcHostCalls, HostTimeouts
 from sandbox_manager.adapters.manager_store import SqliteManagerStore
+from sandbox_manager.adapters.release_manifest import load_manifest
 from sandbox_manager.adapters.store_port import Insert
+from sandbox_manager.conductor.abandoning import Abandoning
+from sandbox_manager.conductor.host_book import HostBook
+from sandbox_manager.conductor.leases import Leases
+from sandbox_manager.conductor.locks import KeyedLocks
+from sandbox_manager.conductor.parts import Parts, TurnKey
+from sandbox_manager.conductor.preparing import Preparing
+from sandbox_manager.conductor.registering import Registering
+from sandbox_manager.conductor.removing import Removing
+from sandbox_manager.conductor.sandboxes import Sandboxes
+from sandbox_manager.conductor.stopping import Stopping
 from sandbox_manager.core.records import KeyRecord
 from sandbox_manager.policy import ManagerPolicy
 from sandbox_manager.reconciler import Reconciler
-from sandbox_manager.services.abandoning import Abandoning
-from sandbox_manager.services.host_book import HostBook
 from sandbox_manager.services.host_registry import HostRegistry
-from sandbox_manager.services.leases import Leases
-from sandbox_manager.services.locks import KeyedLocks
-from sandbox_manager.services.manifest import load_manifest
-from sandbox_manager.services.parts import Parts, TurnKey
-from sandbox_manager.services.preparing import Preparing
-from sandbox_manager.services.removing import Removing
 from sandbox_manager.services.sandbox_manager import SandboxManager
-from sandbox_manager.services.sandboxes import Sandboxes
-from sandbox_manager.services.stopping import Stopping
 from sandbox_manager.settings import ManagerSettings
 from sandbox_manager.status import CODES
 from standfast.host.v1 import host_registry_pb2_grpc
@@ -85,7 +86,7 @@ class Manager:
         self.server: GrpcServer
         self.parts: Parts
         self.reconciler: Reconciler
-        self.registry: HostRegistry
+        self.registering: Registering
         self.address = ""
 
     async def __aenter__(self) -> Manager:
@@ -150,7 +151,7 @@ class Manager:
         )
         await self._keep_key(key)
         self._add_services()
-        await self.registry.expire_old_attestations()
+        await self.registering.expire_old_attestations()
         await self.reconciler.adopt()
         tasks = await stack.enter_async_context(TaskPool("manager", close_timeout_s=5.0))
         stack.push_async_callback(self.server.stop)
@@ -180,8 +181,9 @@ class Manager:
             removing=removing,
         )
         sandbox_manager_pb2_grpc.add_SandboxManagerServiceServicer_to_server(service, self.server.grpc)
-        self.registry = HostRegistry(parts)
-        host_registry_pb2_grpc.add_HostRegistryServiceServicer_to_server(self.registry, self.server.grpc)
+        self.registering = Registering(parts)
+        registry = HostRegistry(parts, self.registering)
+        host_registry_pb2_grpc.add_HostRegistryServiceServicer_to_server(registry, self.server.grpc)
 
     async def _keep_key(self, key: SigningKey) -> None:
         known = {one.key_id for one in await self.parts.store.keys()}

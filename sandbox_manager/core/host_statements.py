@@ -1,7 +1,7 @@
 """What a host agent's signed sandbox and store statements say, read strictly. Signatures are checked before; what it means comes after.
 
 `sandbox` and `inspect` statements are flat JSON objects: state (absent, created, running, exited), container_id, image_id, nonce,
-started_at, finished_at, exit_code, oom_killed, orderly, created_now, started_now, workspace, measured. What a statement does not say is None.
+started_at, finished_at, exit_code, oom_killed, orderly, created_now, started_now, workspace, measured. What one does not say is None.
 """
 
 from __future__ import annotations

@@ -5,31 +5,24 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import grpc
 import structlog
 
-from sandbox_manager.adapters.store_port import Change, Insert, Update
-from sandbox_manager.attestors.manifest import compare
+from sandbox_manager.conductor.host_book import Heartbeat, SeenContainer
+from sandbox_manager.conductor.parts import Parts
+from sandbox_manager.conductor.registering import LEASED_STATES, Registering
 from sandbox_manager.core.errors import StaleGenerationError
-from sandbox_manager.core.evidence import evidence_items
-from sandbox_manager.core.host import Attested, Host, HostState, LeaseOver, Probed, Refused, Registered
 from sandbox_manager.core.host import Heartbeat as HeartbeatEvent
-from sandbox_manager.core.judgement import Reason
-from sandbox_manager.core.records import HostRecord, KeyRecord, Mark, Marks, Names
+from sandbox_manager.core.host import Host, HostState
 from sandbox_manager.core.refusals import (
-    AttestationRefusedError,
     CapabilityNotBuiltError,
     HostUnknownError,
     RequestInvalidError,
     SignatureInvalidError,
 )
-from sandbox_manager.services.host_book import Heartbeat, SeenContainer
-from sandbox_manager.services.manifest import pins_digest
 from sandbox_manager.services.messages import host_message
-from sandbox_manager.services.parts import Parts
 from sandbox_manager.services.requests import checked_id, checked_text
 from standfast.host.v1 import host_registry_pb2 as pb
 from standfast.host.v1 import host_registry_pb2_grpc
@@ -41,14 +34,14 @@ _log = structlog.get_logger("standfast.manager.hosts")
 _EVIDENCE_WAIT_S = 120.0
 _ENGINES = ("docker", "local")
 _CONTAINERS_MAX = 10_000
-_LEASED = (HostState.READY.value, HostState.DRAINING.value)
 
 
 class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
     """The service."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, registering: Registering) -> None:
         self._parts = parts
+        self._registering = registering
 
     async def AttestHost(
         self,
@@ -63,7 +56,7 @@ class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
         )
         evidence = (await _next(request_iterator, "evidence")).evidence
         claims = _verified(evidence.evidence_jws, key, nonce)
-        host = await self._judged(hello, key, claims)
+        host = await self._registering.judged(hello.host_id, hello.engine, hello.address, key, claims)
         lease_ms = self._parts.book.registered(host.host_id)
         _log.info("host accepted", host_id=host.host_id, address=host.address, engine=host.engine)
         yield pb.AttestHostResponse(
@@ -76,7 +69,7 @@ class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
         self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext[pb.HeartbeatRequest, pb.HeartbeatResponse]
     ) -> pb.HeartbeatResponse:
         host = await self._parts.store.host(request.host_id)
-        if host is None or host.state not in _LEASED:
+        if host is None or host.state not in LEASED_STATES:
             raise _unknown_host(request.host_id, "it is not registered")
         try:
             Host(HostState(host.state), lease_generation=host.lease_generation).step(
@@ -100,7 +93,7 @@ class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
         answer = pb.ListHostsResponse()
         for host in await self._parts.store.hosts():
             left_s = self._parts.book.leases.left_s(host.host_id)
-            leased = host.state in _LEASED
+            leased = host.state in LEASED_STATES
             answer.hosts.append(
                 host_message(
                     host,
@@ -121,64 +114,6 @@ class HostRegistry(host_registry_pb2_grpc.HostRegistryServiceServicer):
         self, request: pb.BanHostRequest, context: grpc.aio.ServicerContext[pb.BanHostRequest, pb.BanHostResponse]
     ) -> pb.BanHostResponse:
         raise CapabilityNotBuiltError("banning of hosts")
-
-    async def _judged(self, hello: pb.HostHello, key: PublicKey, claims: dict[str, Any]) -> HostRecord:
-        """The host's record after its evidence was compared. Raises AttestationRefusedError, after that was recorded."""
-        reasons = [*_own_words(hello, key, claims), *self._release(claims)]
-        reasons += compare(self._parts.manifest.pins, evidence_items(claims))
-        async with self._parts.locks.holding(("host", hello.host_id)):
-            former = await self._parts.store.host(hello.host_id)
-            machine = Host(
-                HostState(former.state) if former is not None else HostState.REGISTERING,
-                lease_generation=former.lease_generation if former is not None else 0,
-            )
-            machine.step(Registered())
-            if reasons:
-                machine.step(Refused())
-            else:
-                machine.step(Attested())
-                # The reverse probe comes with host identity; until then the evidence alone makes a host READY.
-                machine.step(Probed())
-            host = HostRecord(
-                host_id=hello.host_id,
-                state=machine.state.value,
-                public_key_jwk=key.jwk_text(),
-                address=hello.address,
-                engine=hello.engine,
-                release_sha=str(claims.get("release_sha") or "unknown"),
-                image_id=str(claims.get("image_id") or ""),
-                boot_id=str(claims.get("boot_id") or ""),
-                agents=Names(tuple(pin.name for pin in self._parts.manifest.pins.clis)),
-                lease_generation=machine.lease_generation,
-                attested_by=pins_digest(self._parts.manifest, self._parts.build),
-                findings=Marks(tuple(Mark(one.code, one.expected, one.found) for one in reasons)),
-                revision=former.revision if former is not None else 0,
-            )
-            changes: list[Change] = [Insert(host) if former is None else Update(host)]
-            known = {one.key_id for one in await self._parts.store.keys()}
-            if key.thumbprint not in known:
-                changes.append(Insert(KeyRecord(key.thumbprint, f"host:{host.host_id}", key.jwk_text())))
-            await self._parts.store.commit(changes)
-            if reasons:
-                self._parts.book.leases.end(host.host_id)
-                raise _refused(hello.host_id, reasons)
-        return host
-
-    async def expire_old_attestations(self) -> None:
-        """At start: hosts that were compared with other pins must attest anew before they are given anything."""
-        digest = pins_digest(self._parts.manifest, self._parts.build)
-        for host in await self._parts.store.hosts():
-            if host.attested_by != digest and host.state in _LEASED:
-                machine = Host(HostState(host.state), lease_generation=host.lease_generation)
-                machine.step(LeaseOver(host.lease_generation))
-                await self._parts.store.commit([Update(replace(host, state=machine.state.value))])
-
-    def _release(self, claims: dict[str, Any]) -> list[Reason]:
-        expected = self._parts.build.release_sha or "unknown"
-        found = claims.get("release_sha") or "unknown"
-        if found == expected:
-            return []
-        return [Reason("EVIDENCE_CONTRADICTED", f"release_sha = {expected}", f"release_sha = {str(found)[:80]}")]
 
 
 async def _next(requests: AsyncIterator[pb.AttestHostRequest], step: str) -> pb.AttestHostRequest:
@@ -216,46 +151,6 @@ def _verified(evidence_jws: str, key: PublicKey, nonce: str) -> dict[str, Any]:
             {"expected": "the nonce of this stream", "found": "another or none"},
         )
     return claims
-
-
-def _own_words(hello: pb.HostHello, key: PublicKey, claims: dict[str, Any]) -> list[Reason]:
-    """That the evidence is of the host that said hello."""
-    pairs = [("host_id", hello.host_id, claims.get("host_id")), ("engine", hello.engine, claims.get("engine"))]
-    reasons = []
-    for item, expected, found in pairs:
-        if found is None:
-            reasons.append(Reason("EVIDENCE_MISSING", f"{item} = {expected}", f"{item} is missing"))
-        elif found != expected:
-            reasons.append(Reason("EVIDENCE_CONTRADICTED", f"{item} = {expected}", f"{item} = {str(found)[:80]}"))
-    named = claims.get("host_key")
-    if named is not None:
-        try:
-            found_key = PublicKey.from_jwk(named).thumbprint
-        except TokenRejectedError:
-            found_key = str(named)[:80]
-        if found_key != key.thumbprint:
-            reasons.append(Reason("EVIDENCE_CONTRADICTED", f"host_key = {key.thumbprint}", f"host_key = {found_key}"))
-    return reasons
-
-
-def _refused(host_id: str, reasons: list[Reason]) -> AttestationRefusedError:
-    first = reasons[0]
-    # At a registration an image that is not accepted is one more item that differs; no container is meant.
-    code = "EVIDENCE_CONTRADICTED" if first.code == "IMAGE_RETIRED" else first.code
-    listed = "; ".join(f"expected {one.expected}, found {one.found}" for one in reasons[:8])
-    _log.warning("host refused", host_id=host_id, reason=code, differences=listed)
-    return AttestationRefusedError(
-        code,
-        f"host {host_id} is not READY: {listed}. Start it from the same release and image as the manager's manifest names, or "
-        "give the manager the manifest of that image.",
-        {
-            "host_id": host_id,
-            "item": first.expected.split(" = ")[0],
-            "expected": first.expected.partition(" = ")[2] or first.expected,
-            "found": first.found.partition(" = ")[2] or first.found,
-            "differences": len(reasons),
-        },
-    )
 
 
 def _unknown_host(host_id: str, found: str) -> HostUnknownError:

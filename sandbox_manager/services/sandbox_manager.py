@@ -6,12 +6,17 @@ from typing import Any
 
 import grpc
 
+from sandbox_manager.conductor.abandoning import WISHES, Abandoning, AbandonWish
+from sandbox_manager.conductor.admitting import Admitting, AdmitWish
+from sandbox_manager.conductor.claims import Claims, ClaimWish
+from sandbox_manager.conductor.leasing import Leasing
+from sandbox_manager.conductor.lookups import story_of_turn
+from sandbox_manager.conductor.parts import Parts
+from sandbox_manager.conductor.preparing import PrepareWish, Preparing
+from sandbox_manager.conductor.removing import Removing
+from sandbox_manager.conductor.settling import RunnerSays, SettleWish, Settling
+from sandbox_manager.conductor.stopping import Stopping, unknown_conversation
 from sandbox_manager.core.refusals import CapabilityNotBuiltError, RequestInvalidError
-from sandbox_manager.services.abandoning import WISHES, Abandoning, AbandonWish
-from sandbox_manager.services.admitting import Admitting, AdmitWish
-from sandbox_manager.services.claims import Claims, ClaimWish
-from sandbox_manager.services.leasing import Leasing
-from sandbox_manager.services.lookups import story_of_turn
 from sandbox_manager.services.messages import (
     build_message,
     context_state_value,
@@ -23,9 +28,6 @@ from sandbox_manager.services.messages import (
     turn_message,
     verdict_of,
 )
-from sandbox_manager.services.parts import Parts
-from sandbox_manager.services.preparing import PrepareWish, Preparing
-from sandbox_manager.services.removing import Removing
 from sandbox_manager.services.requests import (
     DEFAULT_TENANT,
     checked_agent,
@@ -37,8 +39,6 @@ from sandbox_manager.services.requests import (
     checked_settings,
     checked_text,
 )
-from sandbox_manager.services.settling import RunnerSays, SettleWish, Settling
-from sandbox_manager.services.stopping import Stopping, unknown_conversation
 from standfast.sandbox.v1 import sandbox_manager_pb2 as pb
 from standfast.sandbox.v1 import sandbox_manager_pb2_grpc
 from standfast.types.v1 import types_pb2

@@ -130,6 +130,21 @@ async def test_a_process_that_ends_by_itself_takes_the_house_down(tmp_path: Path
 
 
 @pytest.mark.engine("local")
+async def test_signals_in_the_middle_of_the_start_end_it_in_order(tmp_path: Path, tool_folder: Path) -> None:
+    process = await start("up", "--state", str(tmp_path / "state"), "--engine", "local", "--lab")
+    assert process.stderr is not None
+    # The lab's first line: the manager is being started.
+    await asyncio.wait_for(process.stderr.readline(), READY_S)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    out, err = await asyncio.wait_for(process.communicate(), READY_S)
+    assert process.returncode == 0, err.decode()
+    assert out == b""
+    assert b"stopping lab" in err
+    assert not (tmp_path / "state" / "endpoints.json").exists()
+
+
+@pytest.mark.engine("local")
 async def test_a_killed_house_leaves_nobody_behind(tmp_path: Path, tool_folder: Path) -> None:
     async with house(tmp_path / "state") as up:
         up.process.kill()

@@ -135,6 +135,17 @@ async def test_evidence_over_another_nonce_is_refused(world: World) -> None:
     assert await runner.list_hosts() == []
 
 
+async def test_another_key_cannot_take_a_registered_hosts_name(world: World) -> None:
+    host, runner = world
+    await host.register()
+    own, host.key = host.key, SigningKey.generate()
+    with refused("SIGNATURE_INVALID"):
+        await host.register()
+    host.key = own
+    await host.beat()
+    assert (await runner.list_hosts())[0].state == "READY"
+
+
 async def test_a_heartbeat_of_an_unknown_host_is_told_to_register(world: World) -> None:
     host, _ = world
     with refused("HOST_UNKNOWN"):

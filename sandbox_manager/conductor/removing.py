@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sandbox_manager.adapters.store_port import Insert, Update
+from sandbox_manager.conductor.lookups import ended
+from sandbox_manager.conductor.parts import Parts, turn_key
+from sandbox_manager.conductor.sandboxes import group_machine, record_group
+from sandbox_manager.conductor.stopping import Stopping, unknown_conversation
 from sandbox_manager.core.group import GroupState, Removed, RemoveWanted
 from sandbox_manager.core.records import ConversationRef, GroupRecord, TombstoneRecord, TurnState
 from sandbox_manager.core.refusals import HostAnsweredError, HostUnavailableError
-from sandbox_manager.services.lookups import ended
-from sandbox_manager.services.parts import Parts, turn_key
-from sandbox_manager.services.sandboxes import group_machine, record_group
-from sandbox_manager.services.stopping import Stopping, unknown_conversation
 
 
 class Removing:

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from sandbox_manager.adapters.store_port import TurnStory, Update
+from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core.errors import TurnElsewhereError
 from sandbox_manager.core.records import ActivationState, ConversationRef, TurnRecord, TurnState
 from sandbox_manager.core.refusals import ActivationUnknownError, TurnUnknownError
-from sandbox_manager.services.parts import Parts, turn_key
 from standfast_chassis.errors import StandfastError
 
 # Refusals that a turn keeps: somebody must mend something, or open another turn. Everything else may be tried again under the same id.

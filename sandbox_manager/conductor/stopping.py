@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sandbox_manager.adapters.store_port import Conversation, Update
+from sandbox_manager.conductor.parts import Parts, turn_key
+from sandbox_manager.conductor.sandboxes import group_machine, record_group
 from sandbox_manager.core.errors import ConversationBusyError
 from sandbox_manager.core.group import GroupState, Seen, StopInspected, StoppingRecorded, StopWanted
 from sandbox_manager.core.host_statements import ABSENT, RUNNING, SandboxStatement
 from sandbox_manager.core.records import ConversationRef, GroupRecord
 from sandbox_manager.core.refusals import ConversationUnknownError
-from sandbox_manager.services.parts import Parts, turn_key
-from sandbox_manager.services.sandboxes import group_machine, record_group
 
 # States in which there is nothing to stop; a stop of them says so again.
 _AT_REST = frozenset(

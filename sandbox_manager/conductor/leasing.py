@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from sandbox_manager.conductor.lookups import require_holder, story_of_activation
+from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core.errors import StaleGenerationError
 from sandbox_manager.core.refusals import ActivationExpiredError
-from sandbox_manager.services.lookups import require_holder, story_of_activation
-from sandbox_manager.services.parts import Parts, turn_key
 
 
 class Leasing:

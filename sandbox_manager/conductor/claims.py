@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Conversation, Insert, TurnStory, Update
+from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core.claims import Claim, ClaimedTurn, ClaimRuling, rule_on_claim
 from sandbox_manager.core.errors import ConversationBusyError, StoreBehindError
 from sandbox_manager.core.locators import Expect, LabelledContainer, check_expectation
 from sandbox_manager.core.records import ConversationRef, TurnRecord, TurnState
 from sandbox_manager.core.refusals import ContextLostError, ConversationRemovedError
-from sandbox_manager.services.parts import Parts, turn_key
 
 CLAIMED = "CLAIMED"
 RESUME = "RESUME"

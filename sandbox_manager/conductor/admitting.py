@@ -9,6 +9,13 @@ from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Conversation, Insert, TurnStory, Update
 from sandbox_manager.agents.registry import AGENTS
+from sandbox_manager.conductor.lookups import (
+    ended,
+    recording_refusals,
+    require_holder,
+    story_of_activation,
+)
+from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core import codec
 from sandbox_manager.core.context import (
     ContextDecision,
@@ -39,13 +46,6 @@ from sandbox_manager.core.refusals import (
 )
 from sandbox_manager.core.store_check import AdmittedTurn
 from sandbox_manager.core.values import ActivationReport, Generations
-from sandbox_manager.services.lookups import (
-    ended,
-    recording_refusals,
-    require_holder,
-    story_of_activation,
-)
-from sandbox_manager.services.parts import Parts, turn_key
 from standfast_chassis import span_names
 from standfast_chassis.canonical_json import JsonValue, sha256_hex
 from standfast_chassis.keys import TokenKind

@@ -10,6 +10,11 @@ from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Change, Conversation, Delete, Insert, TurnStory, Update
 from sandbox_manager.agents.registry import AGENTS
+from sandbox_manager.conductor.leftovers import what_it_left
+from sandbox_manager.conductor.lookups import story_of_turn
+from sandbox_manager.conductor.members import member_machine
+from sandbox_manager.conductor.observations import Journalled, journalled
+from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core.context import RecordedProcess
 from sandbox_manager.core.errors import StaleGenerationError
 from sandbox_manager.core.judgement import Outcome
@@ -31,11 +36,6 @@ from sandbox_manager.core.records import (
 from sandbox_manager.core.refusals import NotEndedError, TurnResolvedError
 from sandbox_manager.core.values import Generations, Observation, ProcessDisposition, StoreReading, Verdict
 from sandbox_manager.core.verdict import Expected, ManagerVerdict, Result, judge
-from sandbox_manager.services.leftovers import what_it_left
-from sandbox_manager.services.lookups import story_of_turn
-from sandbox_manager.services.members import member_machine
-from sandbox_manager.services.observations import Journalled, journalled
-from sandbox_manager.services.parts import Parts, turn_key
 from standfast_chassis import span_names
 
 

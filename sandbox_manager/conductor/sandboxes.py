@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Update
 from sandbox_manager.attestors.manifest import compare
+from sandbox_manager.conductor.parts import Parts
 from sandbox_manager.core.evidence import evidence_items
 from sandbox_manager.core.group import (
     CleanStop,
@@ -30,7 +31,6 @@ from sandbox_manager.core.refusals import (
     HostUnavailableError,
     ImageRetiredError,
 )
-from sandbox_manager.services.parts import Parts
 
 _DOCKER_WORKSPACE = "/workspace"
 

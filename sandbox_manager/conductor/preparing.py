@@ -11,6 +11,12 @@ from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Conversation, Insert, TurnStory, Update
 from sandbox_manager.agents.registry import AGENTS
+from sandbox_manager.conductor.lookups import ended, recording_refusals, require_holder, story_of_turn
+from sandbox_manager.conductor.members import member_machine
+from sandbox_manager.conductor.observations import NEVER_FORWARDED
+from sandbox_manager.conductor.parts import Parts, turn_key
+from sandbox_manager.conductor.sandboxes import ReadySandbox, Sandboxes
+from sandbox_manager.conductor.stopping import Stopping
 from sandbox_manager.core.context import RecordedProcess
 from sandbox_manager.core.errors import ConversationBusyError
 from sandbox_manager.core.group import GroupState
@@ -37,12 +43,6 @@ from sandbox_manager.core.refusals import (
 )
 from sandbox_manager.core.store_check import check_store
 from sandbox_manager.core.values import NativeLocator, Verdict
-from sandbox_manager.services.lookups import ended, recording_refusals, require_holder, story_of_turn
-from sandbox_manager.services.members import member_machine
-from sandbox_manager.services.observations import NEVER_FORWARDED
-from sandbox_manager.services.parts import Parts, turn_key
-from sandbox_manager.services.sandboxes import ReadySandbox, Sandboxes
-from sandbox_manager.services.stopping import Stopping
 from standfast_chassis import span_names
 from standfast_chassis.canonical_json import JsonValue
 from standfast_chassis.keys import TokenKind

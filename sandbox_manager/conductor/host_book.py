@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sandbox_manager.services.leases import Clock, Leases
+from sandbox_manager.conductor.leases import Clock, Leases
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Change, TurnStory, Update
+from sandbox_manager.conductor.leftovers import what_it_left
+from sandbox_manager.conductor.lookups import ended, require_holder, story_of_turn
+from sandbox_manager.conductor.members import member_machine
+from sandbox_manager.conductor.observations import journalled
+from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core.member import GivenUp
 from sandbox_manager.core.records import ConversationRef, TurnState
 from sandbox_manager.core.refusals import NativeEndSeenError
 from sandbox_manager.core.values import Observation
-from sandbox_manager.services.leftovers import what_it_left
-from sandbox_manager.services.lookups import ended, require_holder, story_of_turn
-from sandbox_manager.services.members import member_machine
-from sandbox_manager.services.observations import journalled
-from sandbox_manager.services.parts import Parts, turn_key
 
 NOT_SENT = "NOT_SENT"
 INTERRUPTED = "INTERRUPTED"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sandbox_manager.conductor.parts import Parts
 from sandbox_manager.core import codec
 from sandbox_manager.core.records import ActivationRecord, HostRecord
 from sandbox_manager.core.refusals import HostUnavailableError, ObservationPendingError, SignatureInvalidError
 from sandbox_manager.core.values import Observation
-from sandbox_manager.services.parts import Parts
 from standfast_chassis.canonical_json import sha256_hex
 from standfast_chassis.keys import TokenKind
 

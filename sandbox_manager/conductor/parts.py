@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sandbox_manager.adapters.host_client import HostCalls
+from sandbox_manager.adapters.release_manifest import ReleaseManifest
 from sandbox_manager.adapters.store_port import Conversation, ManagerStore, TurnStory
+from sandbox_manager.conductor.host_book import HostBook
+from sandbox_manager.conductor.leases import Leases
+from sandbox_manager.conductor.locks import KeyedLocks
 from sandbox_manager.core.records import ConversationRef, GroupRecord, HostRecord, TurnRecord
 from sandbox_manager.core.refusals import HostUnavailableError
 from sandbox_manager.policy import ManagerPolicy
-from sandbox_manager.services.host_book import HostBook
-from sandbox_manager.services.leases import Leases
-from sandbox_manager.services.locks import KeyedLocks
-from sandbox_manager.services.manifest import ReleaseManifest
 from standfast_chassis.build_info import BuildInfo
 from standfast_chassis.keys import SigningKey
 from standfast_chassis.tracing import Tracing
