@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from standfast_chassis.build_info import RELEASE_SHA_VARIABLE, build_info
 from standfast_lab.fleet.process import VARIABLE
 from standfast_lab.fleet.switches import Switches
 
@@ -51,6 +52,9 @@ class MemberProcess:
         """Starts it; `wait_ready` waits for its readiness."""
         given = json.dumps({"flags": self.flags, "switches": self.switches.as_json()})
         env = {**os.environ, VARIABLE: given, "GRPC_ENABLE_FORK_SUPPORT": "false", "PYTHONUNBUFFERED": "1"}
+        if (sha := build_info().release_sha) is not None:
+            # One tree is one release: a commit between the starts of two processes must not part them.
+            env.setdefault(RELEASE_SHA_VARIABLE, sha)
         with self.log.open("ab") as out:
             # A session of its own: a Ctrl-C at the parent's terminal stops the fleet in the parent's order.
             self._process = await asyncio.create_subprocess_exec(

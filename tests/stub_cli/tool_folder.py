@@ -28,7 +28,7 @@ from deploy.release.tool_folder import local_image_id
 from tests.stub_cli.stub_claude import VERSION
 
 _AGENT = "claude-code"
-_STUB = Path(__file__).parent / "stub_claude"
+STUB = Path(__file__).parent / "stub_claude"
 
 
 @dataclass(frozen=True)
@@ -49,31 +49,25 @@ class ToolFolder:
         return self.tools / _AGENT / "gates"
 
 
-def make_tool_folder(folder: Path, *, shim: Path | None = None, wrapped: Path | None = None) -> ToolFolder:
-    """A tool folder with the stub, or with the package `shim` around it (or around another executable, `wrapped`)."""
+def make_tool_folder(folder: Path, *, program: tuple[Path, ...] = (STUB,), wrapped: Path | None = None) -> ToolFolder:
+    """A tool folder with the stub, or with another program; `wrapped` is laid where a shim looks for what it wraps."""
     made = ToolFolder(folder / "tools", folder / "manifest.json")
     made.gates.mkdir(parents=True)
-    if shim is None:
-        write_program(_STUB, made.executable)
-    else:
-        inner = made.executable.parent / "wrapped" / "claude"
-        inner.parent.mkdir()
-        if wrapped is None:
-            write_program(_STUB, inner)
-        else:
-            inner.symlink_to(wrapped)
-        write_program(shim, made.executable)
-        (inner.parent / "gates").symlink_to(made.gates)
+    write_program(program, made.executable)
+    if wrapped is not None:
+        (made.executable.parent / "wrapped").mkdir()
+        (made.executable.parent / "wrapped" / "claude").symlink_to(wrapped)
     write_manifest(made.manifest, _manifest(made.tools, made.executable))
     return made
 
 
-def write_program(package: Path, target: Path) -> None:
-    """One executable file of a package that has `main.main(argv, executable)`, with its bytecode: it starts in 0.1 s."""
+def write_program(packages: tuple[Path, ...], target: Path) -> None:
+    """One executable file of packages with their bytecode: it starts in 0.1 s. The first has `main.main(argv, executable)`."""
     held = io.BytesIO()
     with tempfile.TemporaryDirectory() as compiled, zipfile.ZipFile(held, "w") as archive:
-        for source in sorted(package.glob("*.py")):
-            code = Path(compiled) / (source.name + "c")
+        for source in (source for package in packages for source in sorted(package.glob("*.py"))):
+            package = source.parent
+            code = Path(compiled) / f"{package.name}.{source.stem}.pyc"
             py_compile.compile(
                 str(source),
                 cfile=str(code),
@@ -81,8 +75,8 @@ def write_program(package: Path, target: Path) -> None:
                 doraise=True,
                 invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
             )
-            archive.writestr(zipfile.ZipInfo(f"{package.name}/{code.name}"), code.read_bytes())
-        start = f"import sys\nfrom {package.name}.main import main\nsys.exit(main(sys.argv[1:], sys.argv[0]))\n"
+            archive.writestr(zipfile.ZipInfo(f"{package.name}/{source.name}c"), code.read_bytes())
+        start = f"import sys\nfrom {packages[0].name}.main import main\nsys.exit(main(sys.argv[1:], sys.argv[0]))\n"
         archive.writestr(zipfile.ZipInfo("__main__.py"), start)
     target.parent.mkdir(parents=True, exist_ok=True)
     python = Path(sys.executable).resolve()
