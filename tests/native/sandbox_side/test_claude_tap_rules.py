@@ -144,6 +144,7 @@ def test_a_result_of_a_cron_turn_is_not_ours_though_it_has_no_origin() -> None:
     other = "22222222-0000-4000-8000-000000000002"
     stream = [mark("queued"), mark("started", other), init(), said("cron"), result(), mark("completed", other)]
     assert read(as_lines(stream)).end is None
+    assert not read(as_lines(stream)).message_started
     ours = [mark("started"), init(), said("ours"), result(), mark("completed")]
     found = read(as_lines(stream + ours))
     assert found.end is not None
@@ -204,6 +205,20 @@ def test_the_receipt_of_an_interrupt_is_no_handshake() -> None:
 def test_an_error_answer_before_anything_else_refuses_the_handshake() -> None:
     answer = {"type": "control_response", "response": {"subtype": "error", "error": "no"}}
     assert read(as_lines([answer])).handshake == "REFUSED"
+    assert read(as_lines([mark("queued"), answer])).handshake is None
+    assert read(as_lines([init(), answer])).handshake is None
+
+
+def test_the_reason_of_an_end_is_the_clis_own_word() -> None:
+    def reason(**more: Any) -> str | None:
+        end = read(as_lines([mark("started"), init(), result(**more)])).end
+        assert end is not None
+        return end.reason
+
+    assert reason(terminal_reason="max_turns", is_error=True, subtype="error_max_turns") == "max_turns"
+    assert reason(is_error=True, subtype="error_during_execution") == "error_during_execution"
+    assert reason(is_error=True) is None
+    assert reason(subtype="odd") is None
 
 
 # --- texts ---------------------------------------------------------------------------------------------------------------------------

@@ -454,6 +454,13 @@ def test_nothing_of_the_turn_on_disk_promises_all_of_it() -> None:
     assert verdict.store_record.anchors == ("a0",)
 
 
+def test_bookkeeping_below_the_old_end_is_an_anchor_when_nothing_of_the_turn_is_there() -> None:
+    below = system("s0", "a0", "turn_duration")
+    promised = judge_turn(later(below, bookkeeping())).store_record
+    assert promised is not None
+    assert promised.anchors == ("a0", "s0")
+
+
 def test_the_next_proof_must_find_what_was_promised() -> None:
     record = record_of(SETTLED, promised=("a-late",))
     turn = whole_turn()
