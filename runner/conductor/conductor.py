@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -152,8 +152,8 @@ class Conductor:
         self._busy[key.conversation] = key
         try:
             # Durable before the claim: a turn that the manager knows is never one that this runner denies.
-            await self._parts.store.accept(stored, [])
-            feed.publish(runner_pb2.TurnEvent(accepted=runner_pb2.TurnAccepted(turn_id=key.turn_id)))
+            first = feed.first(runner_pb2.TurnEvent(accepted=runner_pb2.TurnAccepted(turn_id=key.turn_id)))
+            await self._parts.store.accept(replace(stored, last_sequence=first.sequence), [first])
             self._run(task)
         except BaseException as error:
             self._let_go(task, _CRASHED if not isinstance(error, Exception) else _cause_of_begin(error))

@@ -53,6 +53,14 @@ class TurnFeed:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._changed = asyncio.Event()
+        self._first: runner_pb2.TurnEvent | None = None
+
+    def first(self, event: runner_pb2.TurnEvent) -> NumberedEvent:
+        """The first event, for the write that records the turn itself; shown once `run` begins."""
+        event.sequence = self.ledger.number(from_driver=False)
+        event.time.FromNanoseconds(time.time_ns())
+        self._first = event
+        return NumberedEvent(event.sequence, event.SerializeToString())
 
     # --- in -----------------------------------------------------------------------------------------------------------
     def publish(self, event: runner_pb2.TurnEvent, *, from_driver: bool = False) -> None:
@@ -78,6 +86,9 @@ class TurnFeed:
 
     async def run(self) -> None:
         """Records what is published, as long as it is not cancelled. A store that fails is tried again."""
+        if self._first is not None:
+            self._show([(self._first, 0)])
+            self._first = None
         while True:
             await self._has_waiting.wait()
             async with self._write_lock:

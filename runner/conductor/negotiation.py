@@ -149,7 +149,7 @@ class Negotiation:
             first_s=limits.retry_first_s,
             max_s=limits.retry_max_s,
             for_s=limits.admit_wait_s,
-            again=is_away,
+            again=is_passing,
         )
         found = answer.generations
         if (found.container, found.activation) != (grant.container_generation, grant.activation_generation):
