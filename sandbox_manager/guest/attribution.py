@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from .processes import Process, read_environ
+from .processes import Process, read_all, read_descendants, read_environ
 
 MARKER_VARIABLE = "STANDFAST_SLOT_MARKER"
 
@@ -28,7 +28,10 @@ class Census:
 class Attribution(Protocol):
     """Finds a slot's processes in one scan."""
 
-    def census(self, slot: int, rows: Iterable[Process]) -> Census:
+    def scan(self, is_thorough: bool) -> list[Process]:
+        """Reads the process table. Where that costs, only a thorough scan reads all of it."""
+
+    def census(self, slot: int, rows: Iterable[Process], is_thorough: bool = True) -> Census:
         """Sorts the rows of one scan."""
 
     def remember(self, slot: int, process: Process) -> None:
@@ -42,7 +45,11 @@ class UserAttribution:
         self._uids = uids
         self._helpers = helpers
 
-    def census(self, slot: int, rows: Iterable[Process]) -> Census:
+    def scan(self, is_thorough: bool) -> list[Process]:
+        """Always everything: a container has few processes."""
+        return read_all()
+
+    def census(self, slot: int, rows: Iterable[Process], is_thorough: bool = True) -> Census:
         """Sorts the rows of one scan."""
         uid, helpers = self._uids[slot], self._helpers()
         return Census([row for row in rows if uid in row.uids and not row.is_gone and row.pid not in helpers], [])
@@ -61,6 +68,7 @@ class MarkerAttribution:
         self._helpers = helpers
         self._environ = environ
         self._known: dict[int, set[tuple[int, int]]] = {}
+        self._innocent: frozenset[tuple[int, int]] | None = None
         self._sessions: dict[int, set[int]] = {}
         # Reclaims of several slots scan at the same time, each in a thread.
         self._lock = threading.Lock()
@@ -76,14 +84,26 @@ class MarkerAttribution:
             if process.session == process.pid:
                 self._sessions.setdefault(slot, set()).add(process.session)
 
-    def census(self, slot: int, rows: Iterable[Process]) -> Census:
+    def scan(self, is_thorough: bool) -> list[Process]:
+        """The supervisor is the reaper of its descendants: nothing of a slot gets out from below it, whatever it forks.
+
+        What an earlier supervisor left behind is elsewhere; a thorough scan looks everywhere.
+        """
+        return read_all() if is_thorough else read_descendants(os.getpid())
+
+    def census(self, slot: int, rows: Iterable[Process], is_thorough: bool = True) -> Census:
         """Sorts the rows of one scan; what was given to a slot once stays its own."""
         table = {row.pid: row for row in rows if not row.is_gone}
         helpers = self._helpers()
-        marked = {pid: owner for pid in table if (owner := self._slot_by_marker(pid)) is not None}
+        innocent = self._innocent or frozenset()
+        marked = {
+            pid: owner
+            for pid, row in table.items()
+            if row.key not in innocent and (owner := self._slot_by_marker(pid)) is not None
+        }
         with self._lock:
             owners = self._owners(table, marked)
-            self._learn(owners, table)
+            self._learn(owners, table, is_thorough)
         strangers = [
             row
             for pid, row in table.items()
@@ -91,9 +111,14 @@ class MarkerAttribution:
         ]
         return Census([table[pid] for pid, owner in owners.items() if owner == slot], strangers)
 
-    def _learn(self, owners: dict[int, int], table: dict[int, Process]) -> None:
+    def _learn(self, owners: dict[int, int], table: dict[int, Process], is_thorough: bool) -> None:
         for pid, owner in owners.items():
             self._known.setdefault(owner, set()).add(table[pid].key)
+        if not is_thorough:
+            return
+        if self._innocent is None:
+            # Here before this supervisor started anything, and not marked: never a slot's. Their number is large.
+            self._innocent = frozenset(row.key for pid, row in table.items() if pid not in owners)
         alive = {row.key for row in table.values()}
         sessions_alive = {row.session for row in table.values()}
         for known in self._known.values():

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .attribution import Attribution, Census
-from .processes import Process, read_all, start_time_of
+from .processes import Process, start_time_of
 
 Broadcast = Callable[[int], bool]
 
@@ -65,18 +65,12 @@ class Reclaim:
     """One reclaim of one slot. `broadcast(signal)` signals everybody of the slot at once; False if it could not."""
 
     def __init__(
-        self,
-        slot: int,
-        keep: frozenset[tuple[int, int]],
-        attribution: Attribution,
-        broadcast: Broadcast,
-        scan: Callable[[], list[Process]] = read_all,
+        self, slot: int, keep: frozenset[tuple[int, int]], attribution: Attribution, broadcast: Broadcast
     ) -> None:
         self._slot = slot
         self._keep = keep
         self._attribution = attribution
         self._broadcast = broadcast
-        self._scan = scan
         self._killed: dict[tuple[int, int], Process] = {}
 
     def run(self, timeout_s: float) -> ReclaimReport:
@@ -85,9 +79,12 @@ class Reclaim:
         report = ReclaimReport()
         clean_scans = 0
         has_swept = False
+        census = Census([], [])
         while (clean_scans < 2 or not has_swept) and (time.monotonic() - began < timeout_s or report.rounds == 0):
             report.rounds += 1
-            rest = self._rest(self._census())
+            # The scan that would end it looks everywhere.
+            census = self._census(is_thorough=clean_scans >= 1)
+            rest = self._rest(census)
             if rest:
                 clean_scans = 0
                 for row in rest:
@@ -100,18 +97,19 @@ class Reclaim:
                 has_swept = has_swept or has_reached_all
                 if has_found:
                     clean_scans = 0
-        census = self._census()
-        report.remaining = self._rest(census)
         # Where everybody could not be signalled once, a scan's silence proves nothing.
-        report.is_complete = clean_scans >= 2 and has_swept and not report.remaining
+        report.is_complete = clean_scans >= 2 and has_swept
+        if not report.is_complete:
+            census = self._census(is_thorough=True)
+        report.remaining = self._rest(census)
         report.kept = [row for row in census.owned if row.key in self._keep]
         report.unattributed = census.unattributed
         report.killed = [row for key, row in self._killed.items() if key not in {left.key for left in report.remaining}]
         report.elapsed_ms = (time.monotonic() - began) * 1000
         return report
 
-    def _census(self) -> Census:
-        return self._attribution.census(self._slot, self._scan())
+    def _census(self, is_thorough: bool = False) -> Census:
+        return self._attribution.census(self._slot, self._attribution.scan(is_thorough), is_thorough)
 
     def _rest(self, census: Census) -> list[Process]:
         return [row for row in census.owned if row.key not in self._keep]
@@ -137,14 +135,13 @@ class Reclaim:
                     send_signal(row, signal.SIGCONT)
 
 
-def signal_groups(
-    slot: int, attribution: Attribution, number: int, scan: Callable[[], list[Process]] = read_all
-) -> bool:
+def signal_groups(slot: int, attribution: Attribution, number: int) -> bool:
     """Signals all process groups in which the slot has a process; what was forked since the scan is in them too.
 
     The slot's process opened a session of its own, so each such group was made by the slot and holds nobody else.
     """
-    for group in {row.group for row in attribution.census(slot, scan()).owned} - {os.getpgrp()}:
+    census = attribution.census(slot, attribution.scan(False), False)
+    for group in {row.group for row in census.owned} - {os.getpgrp()}:
         with contextlib.suppress(OSError):
             os.killpg(group, number)
     return True

@@ -12,7 +12,7 @@ from .attribution import MARKER_VARIABLE, Attribution, Census, MarkerAttribution
 from .cli_process import CliProcess
 from .errors import OperationError
 from .layout import Layout
-from .processes import read_all, read_process
+from .processes import read_process
 from .reaper import ExitStatus, Reaper
 from .reclaim import Broadcast, Reclaim, ReclaimReport, signal_groups
 from .slots import (
@@ -149,7 +149,7 @@ class SlotKeeper:
 
     async def _refuse_leftovers(self) -> None:
         if self.machine.state is SlotState.IDLE:
-            found = await self.census()
+            found = await self.census(is_thorough=False)
             if found.owned and self.machine.state is SlotState.IDLE:
                 self._step(LeftoversFound())
         if self.machine.state is not SlotState.IDLE:
@@ -160,11 +160,11 @@ class SlotKeeper:
                 state=self.machine.state.value,
             )
 
-    async def census(self) -> Census:
+    async def census(self, is_thorough: bool = True) -> Census:
         """Scans once."""
 
         def scan() -> Census:
-            return self._attribution.census(self._slot, read_all())
+            return self._attribution.census(self._slot, self._attribution.scan(is_thorough), is_thorough)
 
         return await asyncio.get_running_loop().run_in_executor(self._scans, scan)
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox_manager.host.adapters import local_processes
+from sandbox_manager.host.adapters.guest_connection import ExpectedPeer
 from sandbox_manager.host.adapters.guest_errors import GuestOperationError
-from tests.contract.engine.sandbox import Sandbox, StubCli, eventually
+from sandbox_manager.host.adapters.guest_link import GuestLink
+from sandbox_manager.host.adapters.guest_values import GuestProgram
+from tests.contract.engine.sandbox import PATIENCE_S, Sandbox, StubCli, eventually
 from tests.contract.engine.test_programs_and_streams import case
 
 CHILDREN = {
@@ -223,3 +228,42 @@ async def hide(cli: StubCli) -> None:
         "os.wait()\n"
         "import time; time.sleep(0.05)\n"
     )
+
+
+@pytest.mark.engine("local")
+@pytest.mark.parametrize("engine_name", ["local"], indirect=True)
+async def test_what_a_dead_supervisor_left_running_is_found_by_the_next_one(sandbox: Sandbox) -> None:
+    """Started by hand here: the engine itself sweeps a retained folder before it starts a supervisor in it."""
+    cli = await sandbox.spawn()
+    await cli.run(CHILDREN["in a session of its own"])
+    found = await sandbox.inspect()
+    supervisor = found.pid
+    assert supervisor is not None
+    hello = sandbox.link.hello
+    await sandbox.disconnect()
+    os.kill(supervisor, signal.SIGKILL)
+
+    async def is_gone() -> bool:
+        return local_processes.start_time(supervisor) is None
+
+    await eventually(is_gone)
+    root = Path(hello.workspace).parent
+    options = ["--root", str(root), "--socket-dir", str(sandbox.socket_dir), "--agents", hello.agents]
+    next_one = by_hand("-m", "sandbox_manager.guest", "--layout", "local", *options)
+    try:
+        async with await GuestLink.connect(sandbox.socket_dir, ExpectedPeer(next_one.pid, None)) as link:
+            assert link.hello.slot(1).state == "LEFTOVERS"
+            with pytest.raises(GuestOperationError) as refused:
+                await link.spawn(1, 1, GuestProgram(("/usr/bin/true",), {}, hello.workspace, must_be_unreadable=False))
+            assert refused.value.guest_reason == "SLOT_LEFTOVERS"
+            report = await link.reclaim(1)
+            assert report.is_complete
+            assert "sleep" in {row.name for row in report.killed}
+            assert (await link.refresh_hello()).slot(1).state == "IDLE"
+    finally:
+        next_one.terminate()
+        next_one.wait(PATIENCE_S)
+
+
+def by_hand(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, *arguments], stderr=subprocess.DEVNULL)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import time
 
 from sandbox_manager.guest.attribution import MARKER_VARIABLE, MarkerAttribution, UserAttribution
-from sandbox_manager.guest.processes import Process
+from sandbox_manager.guest.processes import Process, read_descendants
 
 ME = os.getpid()
 NOBODY: frozenset[int] = frozenset()
@@ -87,6 +90,29 @@ def test_a_reused_number_is_another_process() -> None:
 def test_an_innocent_process_of_the_same_user_is_neither_owned_nor_reported() -> None:
     census = by_marker({}).census(1, [row(30), row(31, 30)])
     assert (census.owned, census.unattributed) == ([], [])
+
+
+def test_a_quick_scan_forgets_nothing_that_it_did_not_look_at() -> None:
+    environs = {5: f"{MARKER_VARIABLE}=secret.1"}
+    attribution = by_marker(environs)
+    assert pids(attribution.census(1, [row(5)]).owned) == {5}
+    assert attribution.census(1, [], is_thorough=False).owned == []
+    environs.clear()
+    assert pids(attribution.census(1, [row(5)]).owned) == {5}
+
+
+def test_descendants_are_found_through_every_thread() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"]) as shell:
+        try:
+            deadline = time.monotonic() + 10
+            while len(found := read_descendants(shell.pid)) < 1 and time.monotonic() < deadline:
+                time.sleep(0.005)
+            assert [child.parent for child in found] == [shell.pid]
+            assert shell.pid in {child.pid for child in read_descendants(ME)}
+        finally:
+            for child in found:
+                os.kill(child.pid, signal.SIGKILL)
+    assert read_descendants(shell.pid) == []
 
 
 def test_helpers_are_neither_owned_nor_reported() -> None:

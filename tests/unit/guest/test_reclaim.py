@@ -21,10 +21,13 @@ class Scans:
 
     def __init__(self, *scans: list[Process]) -> None:
         self.scans = list(scans)
-        self.taken = 0
+        self.thorough: list[bool] = []
 
-    def census(self, slot: int, rows: object) -> Census:
-        self.taken += 1
+    def scan(self, is_thorough: bool) -> list[Process]:
+        self.thorough.append(is_thorough)
+        return []
+
+    def census(self, slot: int, rows: object, is_thorough: bool = True) -> Census:
         return Census(self.scans.pop(0) if len(self.scans) > 1 else self.scans[0], [])
 
     def remember(self, slot: int, process: Process) -> None:
@@ -41,7 +44,7 @@ class Broadcasts:
 
 
 def reclaim(scans: Scans, broadcasts: Broadcasts, *keep: Process) -> Reclaim:
-    return Reclaim(1, frozenset(process.key for process in keep), scans, broadcasts, list)
+    return Reclaim(1, frozenset(process.key for process in keep), scans, broadcasts)
 
 
 def test_an_empty_slot_is_complete_after_everybody_was_signalled_once() -> None:
@@ -50,6 +53,7 @@ def test_an_empty_slot_is_complete_after_everybody_was_signalled_once() -> None:
     assert report.is_complete
     assert broadcasts.sent == [signal.SIGKILL], "a scan alone misses what forks and ends for ever"
     assert report.rounds >= 2
+    assert scans.thorough[-1] is True, "the last word is a scan of everything"
 
 
 def test_what_comes_back_after_an_empty_scan_starts_the_count_anew() -> None:
