@@ -110,7 +110,8 @@ def test_the_message_is_data_and_goes_as_it_is() -> None:
     generated = given["generated"]
     for text in [*given["messages"], generated["repeat"] * generated["count"]]:
         [frame] = ClaudeCodeDriver().user_frames(text, message_id=MESSAGE_ID)
-        assert frame.count(b"\n") == 1 and frame.endswith(b"\n")
+        assert frame.count(b"\n") == 1
+        assert frame.endswith(b"\n")
         content = json.loads(frame)["message"]["content"]
         assert content[0]["text"].encode() == text.encode()
         assert content[1:] == ([{"type": "text", "text": ""}] if text.startswith("/") else [])
