@@ -104,6 +104,9 @@ class LocalEngine:
             if found is not None:
                 self._kill(container_id)
                 self._children.pop(found[1].container_id, None)
+                # Also one that no record names; the folder must not go from under it.
+                unrecorded = local_processes.supervisors(found[1].container_id)
+                local_processes.end_all(found[0].marker, unrecorded, _KILL_TIMEOUT_S)
                 found[0].remove()
 
         await self._run(remove)
@@ -161,11 +164,16 @@ class LocalEngine:
         folder, created = self._need(container_id)
         if self._describe(folder, created).state is ContainerState.RUNNING:
             return
+        for pid, start_time in local_processes.supervisors(created.container_id):
+            # A host agent died between this start and its record: it runs all the same.
+            folder.write_run(Run(pid, start_time, now()))
+            return
         folder.prepare_start()
         source = Path(sandbox_manager.__file__).parent.parent
         command = [sys.executable, "-s", "-S", "-m", "sandbox_manager.guest", "--layout", "local"]
         command += ["--root", str(folder.path), "--socket-dir", created.socket_dir, "--agents", created.agents]
         env = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONPATH": str(source)}
+        env[local_processes.SUPERVISOR_VARIABLE] = created.container_id
         with (folder.path / "sf" / "supervisor.log").open("ab") as log:
             child = subprocess.Popen(
                 command, cwd="/", env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 MARKER_VARIABLE = "STANDFAST_SLOT_MARKER"
+SUPERVISOR_VARIABLE = "STANDFAST_SUPERVISOR_OF"
 
 
 def start_time(pid: int) -> int | None:
@@ -72,7 +73,15 @@ def descendants(pid: int) -> set[tuple[int, int]]:
 
 def marked(marker: str) -> set[tuple[int, int]]:
     """`(pid, start time)` of all that carry a slot's marker of this retained folder."""
-    needle = f"{MARKER_VARIABLE}={marker}.".encode()
+    return _with_environment(f"{MARKER_VARIABLE}={marker}.".encode())
+
+
+def supervisors(container_id: str) -> set[tuple[int, int]]:
+    """`(pid, start time)` of the supervisors that were started for this retained folder: one at most, if all is well."""
+    return _with_environment(f"{SUPERVISOR_VARIABLE}={container_id}\0".encode())
+
+
+def _with_environment(needle: bytes) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for pid, (_, began) in _parents().items():
         try:

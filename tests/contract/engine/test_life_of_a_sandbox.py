@@ -12,6 +12,7 @@ from typing import Any
 import docker
 import pytest
 
+from sandbox_manager.host.adapters import local_processes
 from sandbox_manager.host.adapters.docker_engine import DockerEngine
 from sandbox_manager.host.adapters.engine import ContainerState, Engine, SandboxSpec
 from sandbox_manager.host.adapters.engine_choice import choose_engine
@@ -306,3 +307,20 @@ async def test_a_changed_tool_folder_is_another_image(tmp_path: Path) -> None:
             await engine.image_id(before)
     finally:
         await engine.close()
+
+
+@pytest.mark.engine("local")
+@pytest.mark.parametrize("engine_name", ["local"], indirect=True)
+async def test_a_start_whose_record_was_lost_is_found_and_not_repeated(sandbox: Sandbox) -> None:
+    """What a host agent leaves that dies between the start and its record."""
+    before = await sandbox.inspect()
+    record = Path(sandbox.link.hello.workspace).parent / "run.json"
+    record.unlink()
+    assert (await sandbox.inspect()).state is ContainerState.CREATED
+    await sandbox.engine.start(sandbox.container_id)
+    assert (await sandbox.inspect()).pid == before.pid
+    record.unlink()
+    await sandbox.disconnect()
+    await sandbox.engine.remove(sandbox.container_id)
+    assert before.pid is not None
+    assert local_processes.start_time(before.pid) is None
