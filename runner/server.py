@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 
 import structlog
 
+from runner.adapters.event_store import EventStore
 from runner.adapters.host_client import HostClients
 from runner.adapters.manager_client import ManagerClient, ManagerDeadlines
 from runner.adapters.turn_schema import migrations
@@ -39,6 +40,7 @@ _log = structlog.get_logger("standfast.runner")
 
 SERVICES = ("standfast.runner.v1.RunnerService",)
 STORE_NAME = "runner.sqlite"
+EVENTS_NAME = "events.sqlite"
 Settings = RunnerSettings
 
 
@@ -107,6 +109,7 @@ class Runner:
         port = self.server.listen(settings.listen)
         self.address = f"{settings.listen.rpartition(':')[0]}:{port}"
         store = TurnStore(await stack.enter_async_context(Database(folder.file(STORE_NAME), migrations)))
+        events = EventStore(await stack.enter_async_context(EventStore.database(folder.file(EVENTS_NAME))))
         manager_channel = await stack.enter_async_context(open_channel(settings.manager, tracing=tracing))
         hosts = HostClients(tracing)
         stack.push_async_callback(hosts.close)
@@ -114,6 +117,7 @@ class Runner:
             runner_id=await store.runner_id(),
             runner_address=settings.advertise or self.address,
             store=store,
+            events=events,
             manager=ManagerClient(manager_channel, settings.manager, _deadlines(settings)),
             hosts=hosts,
             tracing=tracing,

@@ -1,4 +1,6 @@
-"""The runner's store: its tables, and how they came about. One file, `runner.sqlite`, in the runner's state folder."""
+"""The runner's store: its tables, and how they came about. `runner.sqlite` in the runner's state folder, synced at every
+write; the events of turns lie beside it (`event_store.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ migrations = Migrations("standfast.runner")
 
 @migrations()
 def m001_turns(db: sqlite_utils.Database) -> None:
-    """Turns, their events, and conversations with their locator record.
+    """Turns, and conversations with their locator record.
 
-    `turns.is_over` 0 marks what must be resolved after a restart. `turns.snapshot` and `events.event` are the protos
-    that a client gets. `refusal` is JSON, set for a turn that was refused. A locator is four columns, all or none.
+    `turns.is_over` 0 marks what must be resolved after a restart. `turns.snapshot` is the proto that a client gets.
+    `refusal` is JSON, set for a turn that was refused. A locator is four columns, all or none.
     """
     identity: Any = db["identity"]
     identity.create({"name": str, "value": str}, pk="name", not_null={"name", "value"})
@@ -30,8 +32,6 @@ def m001_turns(db: sqlite_utils.Database) -> None:
             "agent": str,
             "accepted_at_ms": int,
             "is_over": int,
-            "last_sequence": int,
-            "from_driver": int,
             "snapshot": bytes,
             "refusal": str,
         },
@@ -45,19 +45,11 @@ def m001_turns(db: sqlite_utils.Database) -> None:
             "agent",
             "accepted_at_ms",
             "is_over",
-            "last_sequence",
-            "from_driver",
             "snapshot",
         },
     )
     db.conn.execute("CREATE INDEX turns_open ON turns (tenant, conversation_id, turn_id) WHERE is_over = 0")
     turns.create_index(["tenant", "conversation_id", "accepted_at_ms"])
-    # Without rowid: events of one turn lie together, and are read in their order.
-    db.conn.execute(
-        "CREATE TABLE events (tenant TEXT NOT NULL, conversation_id TEXT NOT NULL, turn_id TEXT NOT NULL, "
-        "sequence INTEGER NOT NULL, event BLOB NOT NULL, "
-        "PRIMARY KEY (tenant, conversation_id, turn_id, sequence)) STRICT, WITHOUT ROWID"
-    )
     conversations: Any = db["conversations"]
     conversations.create(
         {

@@ -1,7 +1,7 @@
-"""The runner's durable record: turns, their numbered events, and each conversation's locator record.
+"""The runner's durable record: turns, and each conversation's locator record.
 
-Every write resolves once it is on disk. What belongs together (a turn's end, its last events, the locator that becomes
-SAVED) is one transaction.
+Every write resolves once it is on disk. What belongs together (a turn's end and the locator that becomes SAVED) is one
+transaction.
 """
 
 from __future__ import annotations
@@ -22,14 +22,6 @@ from standfast_chassis.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedEvent:
-    """One event as it is kept: `event` is a serialised TurnEvent."""
-
-    sequence: int
-    event: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class StoredTurn:
     """One turn as it is kept. `refusal`: why it was refused, for a turn that was."""
 
@@ -39,8 +31,6 @@ class StoredTurn:
     agent: str
     accepted_at_ms: int
     is_over: bool
-    last_sequence: int
-    from_driver: int
     snapshot: runner_pb2.Turn
     refusal: Cause | None
 
@@ -80,7 +70,7 @@ class TurnStore:
         return await self._database.write(write)
 
     # --- turns --------------------------------------------------------------------------------------------------------
-    async def accept(self, turn: StoredTurn, events: Sequence[NumberedEvent]) -> StoredTurn | None:
+    async def accept(self, turn: StoredTurn) -> StoredTurn | None:
         """Records a new turn. Gives the one that is recorded already under this key, and records nothing then."""
 
         def write(db: sqlite_utils.Database) -> StoredTurn | None:
@@ -94,34 +84,22 @@ class TurnStore:
             )
             db.conn.execute(
                 "INSERT INTO turns (tenant, conversation_id, turn_id, message_digest, message_length, agent, "
-                "accepted_at_ms, is_over, last_sequence, from_driver, snapshot, refusal) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, NULL)",
+                "accepted_at_ms, is_over, snapshot, refusal) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, NULL)",
                 (
                     *_key(turn.key),
                     turn.message_digest,
                     turn.message_length,
                     turn.agent,
                     turn.accepted_at_ms,
-                    turn.last_sequence,
-                    turn.from_driver,
                     turn.snapshot.SerializeToString(),
                 ),
             )
-            _insert_events(db, turn.key, events)
             return None
 
         return await self._database.write(write)
 
     async def find(self, key: TurnKey) -> StoredTurn | None:
         return await self._database.read(lambda db: _find(db, key))
-
-    async def append(self, key: TurnKey, events: Sequence[NumberedEvent], *, from_driver: int) -> None:
-        """Adds events; `from_driver` is how many of all events so far came from the driver."""
-
-        def write(db: sqlite_utils.Database) -> None:
-            _append(db, key, events, from_driver)
-
-        await self._database.write(write)
 
     async def save_snapshot(self, key: TurnKey, snapshot: runner_pb2.Turn) -> None:
         """The turn as it stands, while it is not over."""
@@ -150,9 +128,7 @@ class TurnStore:
     async def finish(
         self,
         key: TurnKey,
-        events: Sequence[NumberedEvent],
         *,
-        from_driver: int,
         snapshot: runner_pb2.Turn,
         refusal: Cause | None = None,
         save: NativeLocator | None = None,
@@ -172,7 +148,6 @@ class TurnStore:
                 )
             elif record.locator.verified_by == key.turn_id:
                 _write_locator(db, key.conversation, record.locator.discard(key.turn_id))
-            _append(db, key, events, from_driver)
             db.conn.execute(
                 f"UPDATE turns SET is_over = 1, snapshot = ?, refusal = ? WHERE {_KEY}",
                 (snapshot.SerializeToString(), _refusal_text(refusal), *_key(key)),
@@ -184,7 +159,6 @@ class TurnStore:
         """Takes an unfinished turn out of the record: nothing of it was sent."""
 
         def write(db: sqlite_utils.Database) -> None:
-            db.conn.execute(f"DELETE FROM events WHERE {_KEY}", _key(key))
             db.conn.execute(f"DELETE FROM turns WHERE {_KEY} AND is_over = 0", _key(key))
 
         await self._database.write(write)
@@ -212,28 +186,6 @@ class TurnStore:
             ]
         )
 
-    # --- events -------------------------------------------------------------------------------------------------------
-    async def events(self, key: TurnKey, *, after_sequence: int, limit: int) -> list[NumberedEvent]:
-        """In order."""
-
-        def read(db: sqlite_utils.Database) -> list[NumberedEvent]:
-            rows = db.conn.execute(
-                f"SELECT sequence, event FROM events WHERE {_KEY} AND sequence > ? ORDER BY sequence LIMIT ?",
-                (*_key(key), after_sequence, limit),
-            ).fetchall()
-            return [NumberedEvent(int(row[0]), bytes(row[1])) for row in rows]
-
-        return await self._database.read(read)
-
-    async def first_kept(self, key: TurnKey) -> int | None:
-        """The oldest sequence that is kept; None when no event is."""
-
-        def read(db: sqlite_utils.Database) -> int | None:
-            row = db.conn.execute(f"SELECT MIN(sequence) FROM events WHERE {_KEY}", _key(key)).fetchone()
-            return None if row[0] is None else int(row[0])
-
-        return await self._database.read(read)
-
     # --- conversations ------------------------------------------------------------------------------------------------
     async def conversation(self, key: ConversationKey) -> StoredConversation | None:
         return await self._database.read(lambda db: _conversation(db, key))
@@ -257,7 +209,7 @@ class TurnStore:
         """Everything this runner knows of it. The tombstone is the manager's."""
 
         def write(db: sqlite_utils.Database) -> None:
-            for table in ("events", "turns", "conversations"):
+            for table in ("turns", "conversations"):
                 db.conn.execute(
                     f"DELETE FROM {table} WHERE tenant = ? AND conversation_id = ?", (key.tenant, key.conversation_id)
                 )
@@ -288,27 +240,8 @@ def _turn(row: dict[str, Any]) -> StoredTurn:
         agent=row["agent"],
         accepted_at_ms=row["accepted_at_ms"],
         is_over=bool(row["is_over"]),
-        last_sequence=row["last_sequence"],
-        from_driver=row["from_driver"],
         snapshot=runner_pb2.Turn.FromString(row["snapshot"]),
         refusal=_refusal(row["refusal"]),
-    )
-
-
-def _append(db: sqlite_utils.Database, key: TurnKey, events: Sequence[NumberedEvent], from_driver: int) -> None:
-    if not events:
-        return
-    _insert_events(db, key, events)
-    db.conn.execute(
-        f"UPDATE turns SET last_sequence = ?, from_driver = ? WHERE {_KEY}",
-        (events[-1].sequence, from_driver, *_key(key)),
-    )
-
-
-def _insert_events(db: sqlite_utils.Database, key: TurnKey, events: Sequence[NumberedEvent]) -> None:
-    db.conn.executemany(
-        "INSERT INTO events (tenant, conversation_id, turn_id, sequence, event) VALUES (?, ?, ?, ?, ?)",
-        [(*_key(key), event.sequence, event.event) for event in events],
     )
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
-from runner.adapters.turn_store import StoredTurn, TurnStore
+from runner.adapters.event_store import EventStore
+from runner.adapters.turn_store import StoredTurn
 from runner.adapters.wire import turn_conversation
-from runner.conductor.feed import TurnFeed, stored_view
+from runner.conductor.feed import TurnFeed, stored_resume, stored_view
 from runner.conductor.parts import Parts, TurnRequest
 from runner.conductor.turn_task import TurnTask
 from runner.core.errors import (
@@ -22,7 +23,7 @@ from runner.core.errors import (
     ReasonedError,
     TurnUnknownError,
 )
-from runner.core.ledger import Ledger, Resume, resume_of
+from runner.core.ledger import Ledger, Resume
 from runner.core.values import Cause, ConversationKey, Outcome, TurnKey
 from runner.drivers.registry import find_agent
 from standfast.runner.v1 import runner_pb2
@@ -53,18 +54,14 @@ class TurnView:
     key: TurnKey
     feed: TurnFeed | None
     stored: StoredTurn | None
-    store: TurnStore
+    store: EventStore
 
     async def resume(self, after_sequence: int) -> Resume:
         """Whether the replay after that number is whole."""
         if self.feed is not None:
-            return self.feed.resume(after_sequence)
+            return await self.feed.resume(after_sequence)
         assert self.stored is not None
-        last = self.stored.last_sequence
-        first = await self.store.first_kept(self.key)
-        return resume_of(
-            after_sequence=after_sequence, first_kept=first if first is not None else last + 1, last_sequence=last
-        )
+        return await stored_resume(self.store, self.stored, after_sequence)
 
     async def events(self, after_sequence: int, *, include_raw: bool) -> AsyncGenerator[runner_pb2.TurnEvent, None]:
         """The events to the turn's end; then raises the status of a turn that was refused or forgotten."""
@@ -74,7 +71,7 @@ class TurnView:
             refusal = self.feed.refusal
         else:
             assert self.stored is not None
-            async for event in stored_view(self.store, self.key, after_sequence):
+            async for event in stored_view(self.store, self.stored, after_sequence):
                 yield event
             refusal = self.stored.refusal
         if refusal is not None:
@@ -109,16 +106,16 @@ class Conductor:
         running = self._tasks.get(key)
         if running is not None:
             _require_same(key, running.message_digest, request)
-            return TurnView(key, running.feed, None, self._parts.store)
+            return TurnView(key, running.feed, None, self._parts.events)
         stored = await self._parts.store.find(key)
         running = self._tasks.get(key)  # another call may have begun it meanwhile
         if running is not None:
             _require_same(key, running.message_digest, request)
-            return TurnView(key, running.feed, None, self._parts.store)
+            return TurnView(key, running.feed, None, self._parts.events)
         if stored is not None:
             _require_same(key, stored.message_digest, request)
             return await self._view_of(stored)
-        return TurnView(key, await self._begin(key, request), None, self._parts.store)
+        return TurnView(key, await self._begin(key, request), None, self._parts.events)
 
     async def _begin(self, key: TurnKey, request: TurnRequest) -> TurnFeed:
         if self._is_stopping:
@@ -140,20 +137,18 @@ class Conductor:
             agent=request.agent.name,
             accepted_at_ms=accepted_at_ns // 1_000_000,
             is_over=False,
-            last_sequence=0,
-            from_driver=0,
             snapshot=turn,
             refusal=None,
         )
-        feed = TurnFeed(key, self._parts.store, Ledger())
+        feed = TurnFeed(key, self._parts.store, self._parts.events, Ledger())
         task = TurnTask(self._parts, key, request.agent, feed, turn, request)
         # Held from here on, before anything is awaited: of two calls at once only one begins the turn.
         self._tasks[key] = task
         self._busy[key.conversation] = key
         try:
             # Durable before the claim: a turn that the manager knows is never one that this runner denies.
-            first = feed.first(runner_pb2.TurnEvent(accepted=runner_pb2.TurnAccepted(turn_id=key.turn_id)))
-            await self._parts.store.accept(replace(stored, last_sequence=first.sequence), [first])
+            await self._parts.store.accept(stored)
+            feed.publish(runner_pb2.TurnEvent(accepted=runner_pb2.TurnAccepted(turn_id=key.turn_id)))
             self._run(task)
         except BaseException as error:
             self._let_go(task, _CRASHED if not isinstance(error, Exception) else _cause_of_begin(error))
@@ -173,17 +168,18 @@ class Conductor:
     async def _view_of(self, stored: StoredTurn) -> TurnView:
         """A turn that no task has: over, or left by a task that failed, which is taken up again."""
         if stored.is_over:
-            return TurnView(stored.key, None, stored, self._parts.store)
+            return TurnView(stored.key, None, stored, self._parts.events)
         if self._is_stopping or stored.key.conversation in self._busy or find_agent(stored.agent) is None:
             raise ReasonedError.of(_STOPPING if self._is_stopping else _CRASHED)
-        return TurnView(stored.key, await self._take_up(stored), None, self._parts.store)
+        return TurnView(stored.key, await self._take_up(stored), None, self._parts.events)
 
     async def _take_up(self, stored: StoredTurn) -> TurnFeed:
         """Goes on with a turn of which only the record is left. Neither its message nor anything else is sent again."""
         agent = find_agent(stored.agent)
         assert agent is not None
-        ledger = Ledger(last_sequence=stored.last_sequence, from_driver=stored.from_driver)
-        feed = TurnFeed(stored.key, self._parts.store, ledger)
+        kept = await self._parts.events.kept(stored.key)
+        ledger = Ledger(kept.last, kept.from_driver) if kept is not None else Ledger()
+        feed = TurnFeed(stored.key, self._parts.store, self._parts.events, ledger)
         digest = stored.message_digest
         task = TurnTask(self._parts, stored.key, agent, feed, stored.snapshot, None, message_digest=digest)
         self._tasks[stored.key] = task
@@ -197,7 +193,7 @@ class Conductor:
                 await task.run()
                 if task.key.conversation in self._removed:
                     self._removed.discard(task.key.conversation)
-                    await self._parts.store.remove_conversation(task.key.conversation)
+                    await self._remove(task.key.conversation)
             finally:
                 self._let_go(task, _STOPPING if self._is_stopping else _CRASHED)
 
@@ -215,7 +211,7 @@ class Conductor:
         """The turn to look at. Raises TURN_UNKNOWN."""
         running = self._tasks.get(key)
         if running is not None:
-            return TurnView(key, running.feed, None, self._parts.store)
+            return TurnView(key, running.feed, None, self._parts.events)
         return await self._view_of(await self._find(key))
 
     async def cancel(self, key: TurnKey) -> runner_pb2.Turn:
@@ -242,9 +238,13 @@ class Conductor:
     async def forget_conversation(self, key: ConversationKey) -> None:
         """The conversation was removed: what is over of it goes; a turn that still ends takes its record with it."""
         if key not in self._busy:
-            await self._parts.store.remove_conversation(key)
+            await self._remove(key)
         else:
             self._removed.add(key)
+
+    async def _remove(self, key: ConversationKey) -> None:
+        await self._parts.store.remove_conversation(key)
+        await self._parts.events.remove_conversation(key)
 
     def running_turn(self, key: ConversationKey) -> TurnKey | None:
         """The turn of this conversation that is not over here."""

@@ -168,11 +168,7 @@ class Ending:
     async def _record_end(self, decision: Decision, *, save: NativeLocator | None, state: TurnState) -> None:
         desk = self._desk
         refusal = desk.standing.take_end(decision, state)
-        turn = desk.standing.turn
-        final = None
-        if refusal is None:
-            final = runner_pb2.TurnEvent(settled=runner_pb2.TurnSettled(turn=turn))
-        await self.durably(lambda: desk.feed.close(final, turn, refusal=refusal, save=save))
+        await self.durably(lambda: desk.feed.close(desk.standing.turn, refusal=refusal, save=save))
 
     async def durably(self, write: Callable[[], Awaitable[None]]) -> None:
         """A write that the turn cannot go on without: tried again for as long as the store cannot take it."""

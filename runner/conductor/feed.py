@@ -3,7 +3,7 @@
     publish ──▶ waiting ──▶ one write of all that waits ──▶ tail (newest, in memory) ──▶ views
                                         └──────────────▶ record ──────────────────────▶ views that are behind
 
-An event reaches a client only when it is on disk. Views go at their own pace: one that falls behind the tail reads the
+An event reaches a client only when it is in the record. Views go at their own pace: one that falls behind the tail reads the
 record. The waiting part is bounded by `room`, on which the reader of the CLI's output waits.
 """
 
@@ -16,7 +16,8 @@ from collections.abc import AsyncGenerator
 
 import structlog
 
-from runner.adapters.turn_store import NumberedEvent, TurnStore
+from runner.adapters.event_store import EventStore, NumberedEvent
+from runner.adapters.turn_store import StoredTurn, TurnStore
 from runner.core.ledger import Ledger, Resume, resume_of
 from runner.core.values import Cause, NativeLocator, TurnKey
 from standfast.runner.v1 import runner_pb2
@@ -34,14 +35,14 @@ _RETRY_S = 1.0
 class TurnFeed:
     """One turn's events. `run` writes them until `close`; make it a task of the turn's group."""
 
-    def __init__(self, key: TurnKey, store: TurnStore, ledger: Ledger, *, first_kept: int = 1) -> None:
+    def __init__(self, key: TurnKey, store: TurnStore, events: EventStore, ledger: Ledger) -> None:
         self.key = key
         self.ledger = ledger
         self.recorded_sequence = ledger.last_sequence
         self.refusal: Cause | None = None
         self.is_closed = False
         self._store = store
-        self._first_kept = first_kept
+        self._events = events
         self._waiting: list[tuple[runner_pb2.TurnEvent, int]] = []  # with the count of driver events so far
         self._tail: deque[tuple[runner_pb2.TurnEvent, int]] = deque()  # with its size
         self._tail_bytes = 0
@@ -53,14 +54,6 @@ class TurnFeed:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._changed = asyncio.Event()
-        self._first: runner_pb2.TurnEvent | None = None
-
-    def first(self, event: runner_pb2.TurnEvent) -> NumberedEvent:
-        """The first event, for the write that records the turn itself; shown once `run` begins."""
-        event.sequence = self.ledger.number(from_driver=False)
-        event.time.FromNanoseconds(time.time_ns())
-        self._first = event
-        return NumberedEvent(event.sequence, event.SerializeToString())
 
     # --- in -----------------------------------------------------------------------------------------------------------
     def publish(self, event: runner_pb2.TurnEvent, *, from_driver: bool = False) -> None:
@@ -86,16 +79,13 @@ class TurnFeed:
 
     async def run(self) -> None:
         """Records what is published, as long as it is not cancelled. A store that fails is tried again."""
-        if self._first is not None:
-            self._show([(self._first, 0)])
-            self._first = None
         while True:
             await self._has_waiting.wait()
             async with self._write_lock:
                 batch = self._take()
                 while batch:
                     try:
-                        await self._store.append(self.key, _numbered(batch), from_driver=batch[-1][1])
+                        await self._events.append(self.key, _numbered(batch))
                         break
                     except StoreError as error:
                         _log.error("events cannot be recorded", turn=str(self.key), reason=error.reason)
@@ -104,42 +94,33 @@ class TurnFeed:
 
     async def close(
         self,
-        final: runner_pb2.TurnEvent | None,
         snapshot: runner_pb2.Turn,
         *,
         refusal: Cause | None = None,
         save: NativeLocator | None = None,
     ) -> None:
-        """Records what waits, the last event and the turn's end in one transaction, then ends all views.
+        """Records what waits and the turn's end, then ends all views: with TurnSettled, or a refused turn with its status.
 
-        Raises what the store raises, and changes nothing then.
+        The end is one synced transaction of the turn and its locator. Raises what the stores raise, and changes nothing
+        then.
         """
         async with self._write_lock:
             batch = self._take()
-            numbered = list(batch)
-            if final is not None:
-                final.sequence = self.ledger.last_sequence + 1
-                final.time.FromNanoseconds(time.time_ns())
-                final.settled.turn.last_sequence = final.sequence
-                numbered.append((final, self.ledger.from_driver))
-            snapshot.last_sequence = self.ledger.last_sequence + (1 if final is not None else 0)
+            last_sequence = self.ledger.last_sequence + (1 if refusal is None else 0)
+            snapshot.last_sequence = last_sequence
             try:
-                await self._store.finish(
-                    self.key,
-                    _numbered(numbered),
-                    from_driver=self.ledger.from_driver,
-                    snapshot=snapshot,
-                    refusal=refusal,
-                    save=save,
-                )
+                await self._events.append(self.key, _numbered(batch))
+                await self._store.finish(self.key, snapshot=snapshot, refusal=refusal, save=save)
             except BaseException:
                 self._waiting[:0] = batch
                 self._has_waiting.set()
                 raise
-            self.ledger.last_sequence = snapshot.last_sequence
+            if refusal is None:
+                batch.append((settled_event(snapshot), self.ledger.from_driver))
+            self.ledger.last_sequence = last_sequence
             self.refusal = refusal
             self.is_closed = True
-            self._show(numbered)
+            self._show(batch)
 
     def abandon(self, cause: Cause) -> None:
         """The turn is forgotten: views end with this cause."""
@@ -168,10 +149,12 @@ class TurnFeed:
         changed.set()
 
     # --- out ----------------------------------------------------------------------------------------------------------
-    def resume(self, after_sequence: int) -> Resume:
-        return resume_of(
-            after_sequence=after_sequence, first_kept=self._first_kept, last_sequence=self.recorded_sequence
-        )
+    async def resume(self, after_sequence: int) -> Resume:
+        """Whether the replay after that number is whole."""
+        last = self.recorded_sequence
+        kept = await self._events.kept(self.key)
+        first = kept.first if kept is not None else last + 1
+        return resume_of(after_sequence=after_sequence, first_kept=first, last_kept=last, last_sequence=last)
 
     async def view(self, after_sequence: int, *, include_raw: bool) -> AsyncGenerator[runner_pb2.TurnEvent, None]:
         """Every recorded event with a greater sequence, then the new ones, to the turn's end."""
@@ -205,7 +188,7 @@ class TurnFeed:
         return [event for event, _ in self._tail if event.sequence >= next_sequence]
 
     async def _from_record(self, next_sequence: int) -> list[runner_pb2.TurnEvent]:
-        kept = await self._store.events(self.key, after_sequence=next_sequence - 1, limit=PAGE)
+        kept = await self._events.events(self.key, after_sequence=next_sequence - 1, limit=PAGE)
         return [runner_pb2.TurnEvent.FromString(event.event) for event in kept]
 
     def _raw_between(self, first: int, before_sequence: int) -> list[tuple[int, int, bytes]]:
@@ -218,14 +201,35 @@ def _raw_event(raw: tuple[int, int, bytes]) -> runner_pb2.TurnEvent:
 
 
 def _numbered(batch: list[tuple[runner_pb2.TurnEvent, int]]) -> list[NumberedEvent]:
-    return [NumberedEvent(event.sequence, event.SerializeToString()) for event, _ in batch]
+    return [NumberedEvent(event.sequence, count, event.SerializeToString()) for event, count in batch]
+
+
+def settled_event(turn: runner_pb2.Turn) -> runner_pb2.TurnEvent:
+    """The last event of a turn that is over: the turn itself."""
+    return runner_pb2.TurnEvent(
+        sequence=turn.last_sequence, time=turn.ended_at, settled=runner_pb2.TurnSettled(turn=turn)
+    )
+
+
+async def stored_resume(events: EventStore, stored: StoredTurn, after_sequence: int) -> Resume:
+    """Whether the replay of a turn that is over is whole."""
+    last = stored.snapshot.last_sequence
+    recorded = last if stored.refusal is not None else last - 1  # TurnSettled is the turn itself
+    kept = await events.kept(stored.key)
+    if after_sequence >= recorded or kept is None:
+        is_whole = recorded <= after_sequence <= last
+        return Resume.OK if is_whole else Resume.GAP
+    return resume_of(after_sequence=after_sequence, first_kept=kept.first, last_kept=kept.last, last_sequence=recorded)
 
 
 async def stored_view(
-    store: TurnStore, key: TurnKey, after_sequence: int
+    events: EventStore, stored: StoredTurn, after_sequence: int
 ) -> AsyncGenerator[runner_pb2.TurnEvent, None]:
     """The events of a turn that is over."""
-    while kept := await store.events(key, after_sequence=after_sequence, limit=PAGE):
+    next_after = after_sequence
+    while kept := await events.events(stored.key, after_sequence=next_after, limit=PAGE):
         for event in kept:
             yield runner_pb2.TurnEvent.FromString(event.event)
-        after_sequence = kept[-1].sequence
+        next_after = kept[-1].sequence
+    if stored.refusal is None and after_sequence < stored.snapshot.last_sequence:
+        yield settled_event(stored.snapshot)

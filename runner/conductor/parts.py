@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runner.adapters.event_store import EventStore
 from runner.adapters.host_client import HostClients
 from runner.adapters.manager_client import ManagerClient
 from runner.adapters.turn_store import TurnStore
@@ -44,6 +45,7 @@ class Parts:
     runner_id: str
     runner_address: str
     store: TurnStore
+    events: EventStore
     manager: ManagerClient
     hosts: HostClients
     tracing: Tracing

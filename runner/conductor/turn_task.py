@@ -236,8 +236,12 @@ class TurnTask:
             case Finish(outcome, cause):
                 await self._ending.finish(outcome, cause)
             case Forget(cause):
-                await self._ending.durably(lambda: self._desk.parts.store.forget(self._desk.key))
+                await self._ending.durably(self._forget)
                 self._desk.feed.abandon(cause)
+
+    async def _forget(self) -> None:
+        await self._desk.parts.store.forget(self.key)
+        await self._desk.parts.events.forget(self.key)
 
     # --- the stream that carries the work ---------------------------------------------------------------------------
     async def _open_attach(self) -> None:

@@ -44,8 +44,10 @@ class Ledger:
         return False
 
 
-def resume_of(*, after_sequence: int, first_kept: int, last_sequence: int) -> Resume:
-    """`first_kept`: the oldest sequence that is still kept; `last_sequence + 1` when none is."""
-    if after_sequence > last_sequence or after_sequence + 1 < first_kept:
+def resume_of(*, after_sequence: int, first_kept: int, last_kept: int, last_sequence: int) -> Resume:
+    """Kept are `first_kept` to `last_kept` (none when the first is greater); the turn has `last_sequence` events."""
+    if after_sequence > last_sequence:
         return Resume.GAP
-    return Resume.OK
+    if after_sequence == last_sequence:
+        return Resume.OK
+    return Resume.OK if first_kept <= after_sequence + 1 and last_kept == last_sequence else Resume.GAP

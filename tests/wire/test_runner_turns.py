@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -93,6 +94,19 @@ async def test_watching_replays_after_a_number_and_says_whether_it_is_whole(hous
     assert (ahead.resume, ahead.events) == (pb.RESUME_GAP, [])
     unknown = await house.watch("t9")
     assert unknown.error.reason == "TURN_UNKNOWN"
+
+
+async def test_a_turn_whose_events_are_gone_still_says_how_it_ended_and_that_some_are_missing(house: House) -> None:
+    whole = await house.turn("t1")
+    await house.stop_runner()
+    with sqlite3.connect(house.state / "events.sqlite") as events:
+        events.execute("DELETE FROM events WHERE sequence > 3")
+    events.close()
+    await house.start_runner()
+    told = await house.watch("t1")
+    assert told.resume == pb.RESUME_GAP
+    assert told.events == [*whole.events[:3], whole.events[-1]]
+    assert (await house.watch("t1", after=5)).resume == pb.RESUME_OK
 
 
 async def test_raw_frames_come_when_asked_for_and_leave_the_numbers_whole(house: House) -> None:

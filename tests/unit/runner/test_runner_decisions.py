@@ -316,20 +316,24 @@ def test_a_replay_goes_on_where_the_record_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "first", "last", "expected"),
+    ("after", "first", "kept", "last", "expected"),
     [
-        (0, 1, 0, Resume.OK),
-        (0, 1, 9, Resume.OK),
-        (9, 1, 9, Resume.OK),
-        (10, 1, 9, Resume.GAP),
-        (0, 2, 9, Resume.GAP),
-        (1, 2, 9, Resume.OK),
-        (3, 10, 9, Resume.GAP),
-        (9, 10, 9, Resume.OK),
+        (0, 1, 0, 0, Resume.OK),
+        (0, 1, 9, 9, Resume.OK),
+        (9, 1, 9, 9, Resume.OK),
+        (10, 1, 9, 9, Resume.GAP),
+        (0, 2, 9, 9, Resume.GAP),
+        (1, 2, 9, 9, Resume.OK),
+        (3, 10, 9, 9, Resume.GAP),
+        (9, 10, 9, 9, Resume.OK),
+        (3, 1, 7, 9, Resume.GAP),
+        (8, 1, 7, 9, Resume.GAP),
+        (9, 1, 7, 9, Resume.OK),
     ],
 )
-def test_a_replay_says_whether_it_is_whole(after: int, first: int, last: int, expected: Resume) -> None:
-    assert resume_of(after_sequence=after, first_kept=first, last_sequence=last) is expected
+def test_a_replay_says_whether_it_is_whole(after: int, first: int, kept: int, last: int, expected: Resume) -> None:
+    found = resume_of(after_sequence=after, first_kept=first, last_kept=kept, last_sequence=last)
+    assert found is expected
 
 
 # --- the framer ---------------------------------------------------------------------------------------------------------
