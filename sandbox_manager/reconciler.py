@@ -109,7 +109,7 @@ class Reconciler:
         if group.container_id is None or not self._parts.book.has_lease(group.host_id):
             return
         beat = self._parts.book.last(group.host_id)
-        if beat is None or beat.containers is None or not _differs(group, beat.containers_by_id()):
+        if beat is None or beat.containers is None or not differs(group, beat.containers_by_id()):
             return
         async with self._parts.locks.holding(ref):
             group = await self._now(group)
@@ -179,7 +179,7 @@ class Reconciler:
         return found if found is not None else group
 
 
-def _differs(group: GroupRecord, states: dict[str, str]) -> bool:
+def differs(group: GroupRecord, states: dict[str, str]) -> bool:
     """Whether the engine's list says something else of the container than the record."""
     state = states.get(group.container_id or "")
     match group.state:

@@ -237,8 +237,17 @@ class Admitting:
                     )
                 ),
                 Update(replace(activation, state=ActivationState.ADMITTED)),
-                # Until the turn is settled nobody knows whether its process can serve another one.
-                Update(replace(member, kept=None, disposition=None, disposition_reason=None)),
+                # Until the turn is settled nobody knows whether its process can serve another one. Where the running process is
+                # used, the generation that a new one would have got was given to none.
+                Update(
+                    replace(
+                        member,
+                        kept=None,
+                        disposition=None,
+                        disposition_reason=None,
+                        process_generation=report.generations.process,
+                    )
+                ),
             ]
         )
         self._parts.leases.renew(turn_key(turn))

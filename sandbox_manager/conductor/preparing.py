@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Conversation, Insert, TurnStory, Update
+from sandbox_manager.agents.errors import AgentLocatorError
 from sandbox_manager.agents.registry import AGENTS
 from sandbox_manager.conductor.lookups import ended, recording_refusals, require_holder, story_of_turn
 from sandbox_manager.conductor.members import member_machine
@@ -36,6 +37,7 @@ from sandbox_manager.core.records import (
 )
 from sandbox_manager.core.refusals import (
     AgentMismatchError,
+    AttestationRefusedError,
     ContextLostError,
     ConversationRemovedError,
     NoHostError,
@@ -112,11 +114,12 @@ class Preparing:
                 f"conversation {wish.ref.label} was removed; its id is not used again.",
                 {"conversation_id": wish.ref.conversation_id},
             )
-        story = await self._taken_back(story, found)
-        same = await self._same_again(story, found)
-        if same is not None:
-            return same
-        found = await self._parts.store.conversation(wish.ref)
+        if story.turn.state is not TurnState.CLAIMED:
+            story = await self._taken_back(story, found)
+            same = await self._same_again(story, found)
+            if same is not None:
+                return same
+            found = await self._parts.store.conversation(wish.ref)
         _require_free(found, wish.turn_id)
         saved = self._locator_to_resume(wish, found)
         found = found if found.member is not None else await self._place(wish, found)
@@ -138,7 +141,7 @@ class Preparing:
         ready = await self._sandboxes.running(wish.ref, group, has_history=member.settled_turns > 0)
         if saved is not None:
             await self._require_store(found, ready, member, saved)
-        return await self._grant(wish, story, member, ready, saved)
+        return await self._grant(wish, story, found, member, ready, saved)
 
     async def _same_again(self, story: TurnStory, found: Conversation) -> Grant | None:
         """The grant that the turn has, if it can still be used; None when it has none."""
@@ -266,13 +269,14 @@ class Preparing:
         self,
         wish: PrepareWish,
         story: TurnStory,
+        found: Conversation,
         member: MemberRecord,
         ready: ReadySandbox,
         saved: NativeLocator | None,
     ) -> Grant:
         turn, group = story.turn, ready.group
         # A session without a settled turn is begun anew: what an interrupted one left must not pass for history.
-        locator = saved or AGENTS[member.agent].locator(self._parts.new_id(), ready.workspace)
+        locator = saved or self._fresh_locator(member, ready)
         kept = member.kept
         may_reuse = kept is not None and _fits(kept, ready, wish.settings, member)
         activation = ActivationRecord(
@@ -300,7 +304,6 @@ class Preparing:
             token="",
         )
         member_machine(member, None).step(Granted(activation.activation_generation, turn.turn_id))
-        found = await self._parts.store.conversation(wish.ref)
         activation = replace(activation, token=self._token(activation, member, group, found))
         changed = replace(
             member,
@@ -315,6 +318,16 @@ class Preparing:
             ]
         )
         return Grant(activation, ready.host, member.interrupted_turn)
+
+    def _fresh_locator(self, member: MemberRecord, ready: ReadySandbox) -> NativeLocator:
+        try:
+            return AGENTS[member.agent].locator(self._parts.new_id(), ready.workspace)
+        except AgentLocatorError as error:
+            raise AttestationRefusedError(
+                "EVIDENCE_CONTRADICTED",
+                f"host {ready.host.host_id}: its sandboxes' workspace is no place for a session of {member.agent}: {error.message}.",
+                {"item": "workspace", "found": ready.workspace, "host_id": ready.host.host_id},
+            ) from error
 
     def _token(
         self, activation: ActivationRecord, member: MemberRecord, group: GroupRecord, found: Conversation

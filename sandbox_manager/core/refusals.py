@@ -155,7 +155,7 @@ class HostAnsweredError(ManagerError):
 class SignatureInvalidError(ManagerError):
     """A signed statement is not by the key, kind or nonce that it must be."""
 
-    reason = "SIGNATURE_INVALID"
+    reason = "TOKEN_REJECTED"
 
 
 class AttestationRefusedError(ManagerError):

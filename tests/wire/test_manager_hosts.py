@@ -123,14 +123,14 @@ async def test_case_host_old_helper_or_self_updated_cli(tmp_path: Path) -> None:
 
 async def test_evidence_that_another_key_signed_is_refused(world: World) -> None:
     host, runner = world
-    with refused("SIGNATURE_INVALID"):
+    with refused("TOKEN_REJECTED"):
         await host.register(key=SigningKey.generate())
     assert await runner.list_hosts() == []
 
 
 async def test_evidence_over_another_nonce_is_refused(world: World) -> None:
     host, runner = world
-    with refused("SIGNATURE_INVALID"):
+    with refused("TOKEN_REJECTED"):
         await host.register(nonce="replayed")
     assert await runner.list_hosts() == []
 
@@ -139,7 +139,7 @@ async def test_another_key_cannot_take_a_registered_hosts_name(world: World) -> 
     host, runner = world
     await host.register()
     own, host.key = host.key, SigningKey.generate()
-    with refused("SIGNATURE_INVALID"):
+    with refused("TOKEN_REJECTED"):
         await host.register()
     host.key = own
     await host.beat()

@@ -332,7 +332,7 @@ async def test_a_report_that_the_host_did_not_sign_admits_nothing(world: World) 
     await runner.claim("c", "t2")
     prepared = await runner.prepare("c", "t2")
     forged = host.sign_report(host.report_of(prepared.grant.activation_token), SigningKey.generate())
-    with refused("SIGNATURE_INVALID"):
+    with refused("TOKEN_REJECTED"):
         await runner.admit(prepared, forged)
     assert (await runner.turn("c", "t2")).state == "PREPARED"
 

@@ -345,7 +345,7 @@ async def test_the_observation_must_be_the_hosts_own(world: World) -> None:
     prepared = await runner.admitted("c", "t1")
     runner.play(prepared)
     own, host.key = host.key, SigningKey.generate()
-    with refused("SIGNATURE_INVALID"):
+    with refused("TOKEN_REJECTED"):
         await runner.settle(prepared)
     host.key = own
     assert (await runner.settle(prepared)).saved

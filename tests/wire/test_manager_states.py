@@ -35,5 +35,7 @@ async def test_a_conversation_is_new_then_live_then_restored(tmp_path: Path) -> 
             types.CONTEXT_STATE_RESTORED,
             "SANDBOX_STOPPED",
         )
+        processes = [turn.generations.process for turn in (first.admitted, second.admitted, third.admitted)]
+        assert processes == [1, 1, 2]
         assert third.grant.container_id == first.grant.container_id
         assert third.grant.locator == first.grant.locator
