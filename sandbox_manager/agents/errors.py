@@ -8,22 +8,22 @@ from standfast_chassis.errors import StandfastError
 class AgentError(StandfastError):
     """Something about one CLI's settings or places. `metadata["agent"]` names the CLI."""
 
-    reason = "AGENT_ERROR"
+    reason = "INTERNAL"
 
 
 class UnknownAgentError(AgentError):
     """No CLI of that name is in the agents list."""
 
-    reason = "UNKNOWN_AGENT"
+    reason = "AGENT_UNKNOWN"
 
 
 class AgentSettingError(AgentError):
     """A setting that this CLI does not have, or a value it does not take. `metadata["setting"]`."""
 
-    reason = "AGENT_SETTING_INVALID"
+    reason = "SETTING_UNKNOWN"
 
 
 class AgentLocatorError(AgentError):
     """A locator that names no place this CLI could keep a session in."""
 
-    reason = "LOCATOR_INVALID"
+    reason = "REQUEST_INVALID"

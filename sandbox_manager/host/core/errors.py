@@ -19,7 +19,7 @@ class IllegalTransitionError(StandfastError):
 class AdmissionConflictError(StandfastError):
     """An activation was admitted before, for another message. Nothing was changed."""
 
-    reason = "ADMISSION_CONFLICT"
+    reason = "ADMISSION_INVALID"
 
 
 class GrantInvalidError(StandfastError):
