@@ -42,6 +42,7 @@ class StubCli:
         self.generation = generation
         self.process = process
         self.stdout = bytearray()
+        self.line_count = 0
         self.stderr = bytearray()
         self.gaps: list[OutputGap] = []
         self.ended: set[str] = set()
@@ -53,9 +54,9 @@ class StubCli:
 
     async def ask(self, order: Mapping[str, Any]) -> Any:
         """Sends an order and waits for its answer."""
-        lines = self.stdout.count(b"\n")
+        lines = self.line_count
         await self.send(order)
-        await self.read_until(lambda: self.stdout.count(b"\n") > lines)
+        await self.read_until(lambda: self.line_count > lines)
         return json.loads(self.stdout.split(b"\n")[lines])["answer"]
 
     async def run(self, code: str) -> Any:
@@ -74,6 +75,8 @@ class StubCli:
                 if not any(gap.stream == stream for gap in self.gaps):
                     assert offset == len(buffer), "a byte was lost or doubled"
                 buffer += data
+                # Counted as they come: the whole is not searched again for each piece of a long line.
+                self.line_count += data.count(b"\n") if stream == "stdout" else 0
             case OutputGap() as gap:
                 self.gaps.append(gap)
             case OutputEnded(stream, _):

@@ -187,7 +187,7 @@ async def test_a_full_stdin_neither_blocks_nor_loses(sandbox: Sandbox) -> None:
     assert accepted >= 4
     assert await other.ask({"echo": "alive"}) == "alive"
     await other.run("open('go-on', 'w')")
-    await busy.read_until(lambda: busy.stdout.count(b"\n") == accepted + 1)
+    await busy.read_until(lambda: busy.line_count == accepted + 1)
     answers = [json.loads(line)["answer"] for line in bytes(busy.stdout).splitlines()]
     assert answers == [None, *(f"{number}{text}" for number in range(accepted))]
 
@@ -216,7 +216,7 @@ async def cut(link: GuestLink) -> None:
 
 
 def has_more_lines(cli: StubCli, count: int) -> bool:
-    return cli.stdout.count(b"\n") > count
+    return cli.line_count > count
 
 
 async def test_a_cut_link_comes_back_without_a_lost_byte(sandbox: Sandbox) -> None:
@@ -227,7 +227,7 @@ async def test_a_cut_link_comes_back_without_a_lost_byte(sandbox: Sandbox) -> No
     for lines in (200, 900, 1700, 2500):
         await cli.read_until(functools.partial(has_more_lines, cli, lines))
         await cut(sandbox.link)
-    await cli.read_until(lambda: cli.stdout.count(b"\n") == total + 1)
+    await cli.read_until(lambda: cli.line_count == total + 1)
     assert [line.decode() for line in bytes(cli.stdout).splitlines()[:-1]] == [f"line {i}" for i in range(total)]
     assert await cli.ask({"echo": "after"}) == "after"
 
@@ -254,7 +254,7 @@ async def test_a_new_host_agent_takes_a_running_program_over(sandbox: Sandbox) -
     assert found.start_time == cli.process.start_time
     assert found.exit is None
     cli.process = replace(cli.process, events=await link.follow(1, 7, stdout_offset=seen))
-    await cli.read_until(lambda: cli.stdout.count(b"\n") == 3)
+    await cli.read_until(lambda: cli.line_count == 3)
     assert b"while nobody was there" in cli.stdout
     reading = await link.read_tap(1, 7, 0)
     assert (reading.data, reading.is_gap) == (bytes(cli.stdout), False)
@@ -358,3 +358,24 @@ async def test_a_peer_that_speaks_no_frames_is_dropped_and_the_next_is_served(sa
 
     await eventually(is_linked_anew)
     assert await cli.ask({"echo": "linked again"}) == "linked again"
+
+
+async def test_what_nobody_read_for_longer_than_the_tap_lasts_is_told_as_a_gap(sandbox: Sandbox) -> None:
+    cli = await sandbox.spawn()
+    total = 70 << 20
+    await cli.send({"run": "import sys\nfor _ in range(70): sys.stdout.write('z' * (1 << 20))\nsys.stdout.flush()"})
+    await sandbox.disconnect()
+    link = await sandbox.connect()
+
+    async def is_printed() -> bool:
+        return (await link.refresh_hello()).processes[0].stdout.end > total
+
+    await eventually(is_printed)
+    tap = link.hello.processes[0].stdout
+    assert tap.has_lost_unread
+    assert tap.end - tap.start == 64 << 20
+    assert (await link.read_tap(1, 1, 0)).is_gap
+    cli.process = replace(cli.process, events=await link.follow(1, 1))
+    await cli.read_until(lambda: cli.line_count == 1)
+    assert [(gap.stream, gap.start, gap.end) for gap in cli.gaps] == [("stdout", 0, tap.start)]
+    assert len(cli.stdout) == tap.end - tap.start
