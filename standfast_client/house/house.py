@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +27,8 @@ from standfast_client.house.plan import HouseSettings, Part, child_environment, 
 from standfast_client.house.ports import chosen_ports
 from standfast_client.house.readiness import wait_until_serving
 
-LAB_READY_S = 20.0
+LAB_READY_S = 60.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 async def run_house(asked: HouseSettings, lines: LogLines, on_up: Callable[[Endpoints], None]) -> int:
@@ -49,8 +51,8 @@ async def run_house(asked: HouseSettings, lines: LogLines, on_up: Callable[[Endp
         house = _House(asked, lines)
         try:
             provider_url = asked.provider_url or await house.start_lab(asked.state)
-            parts = parts_of(asked, choice, ports, provider_url)
-            if await house.start(parts):
+            parts = parts_of(asked, choice, ports, provider_url) if provider_url is not None else []
+            if provider_url is not None and await house.start(parts):
                 endpoints = Endpoints(
                     runner=parts[2].address,
                     manager=parts[0].address,
@@ -79,7 +81,7 @@ class _House:
         self._children: list[Child] = []
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     @property
@@ -87,19 +89,30 @@ class _House:
         """Process ids by name."""
         return {child.name: child.pid for child in self._children}
 
-    async def start_lab(self, state: Path) -> str:
-        """Starts a lab provider; returns its base URL. Raises HouseBrokeError."""
+    async def start_lab(self, state: Path) -> str | None:
+        """Starts a lab provider; returns its base URL, or None when a signal came. Raises HouseBrokeError."""
         ready = state / "lab-ready.json"
         ready.unlink(missing_ok=True)
         argv = own_command("lab", "provider", f"--log={state / 'lab.jsonl'}", f"--ready-file={ready}")
         child = await self._start("lab", argv)
-        async with asyncio.timeout(LAB_READY_S) as bound:
-            while child.exit_code is None and not self._stopping.is_set():
-                try:
-                    return str(json.loads(ready.read_text(encoding="utf-8"))["base_url"])
-                except FileNotFoundError:
-                    await asyncio.sleep(0.02)
-        raise HouseBrokeError(f"the lab provider did not come up ({'too slow' if bound.expired() else 'it ended'})")
+        deadline = time.monotonic() + LAB_READY_S
+        while child.exit_code is None and time.monotonic() < deadline:
+            if self._stopping.is_set():
+                return None
+            try:
+                return str(json.loads(ready.read_text(encoding="utf-8"))["base_url"])
+            except FileNotFoundError:
+                await asyncio.sleep(0.02)
+        raise HouseBrokeError(
+            "the lab provider "
+            + (
+                f"was not ready within {LAB_READY_S:g} s"
+                if child.exit_code is None
+                else f"ended with {child.exit_code}"
+            )
+            + "; its own lines above say why.",
+            {"process": child.name, "exit_code": child.exit_code},
+        )
 
     async def start(self, parts: list[Part]) -> bool:
         """Starts the parts one after another, each when those before it serve. False: a signal came meanwhile."""
@@ -142,8 +155,10 @@ class _House:
             if not await child.stop(self._asked.stop_timeout_s, self._hurry):
                 self._lines.note(f"{child.name} did not leave within {self._asked.stop_timeout_s:g} s and was killed")
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
+            # All is down and this process is about to end: an impatient second signal must not turn that into a failure.
+            signal.signal(number, signal.SIG_IGN)
 
     async def _start(self, name: str, argv: tuple[str, ...]) -> Child:
         child = await Child.start(name, argv, child_environment(name), self._lines.line)
