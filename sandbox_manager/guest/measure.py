@@ -14,7 +14,7 @@ import platform
 import re
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from . import PROTOCOL_VERSION, SUPERVISOR_VERSION
@@ -43,8 +43,12 @@ def own_digest() -> str:
     return "sha256:" + whole.hexdigest()
 
 
-async def measure(layout: Layout, reaper: Reaper) -> dict[str, object]:
-    """Returns the measurement as a JSON object. Digests are `sha256:<hex>`; `version` is None if nothing was printed."""
+async def measure(layout: Layout, reaper: Reaper, printed_before: Mapping[str, str] | None = None) -> dict[str, object]:
+    """Returns the measurement as a JSON object. Digests are `sha256:<hex>`; `version` is None if nothing was printed.
+
+    `printed_before`: by digest, what a CLI of exactly these bytes printed when it was run before. It is hashed all the same, but not
+    run again: that would cost a second at every start of a sandbox and could say nothing else.
+    """
     return {
         "guest_protocol": PROTOCOL_VERSION,
         "supervisor": {"version": SUPERVISOR_VERSION, "digest": await asyncio.to_thread(own_digest)},
@@ -52,22 +56,23 @@ async def measure(layout: Layout, reaper: Reaper) -> dict[str, object]:
         "layout": layout.kind,
         "is_isolated": layout.is_isolated,
         "slots": sorted(layout.slots),
-        "agents": await _measure_agents(layout, reaper),
+        "agents": await _measure_agents(layout, reaper, printed_before or {}),
         "probes": await _probe(layout, reaper),
     }
 
 
-async def _measure_agents(layout: Layout, reaper: Reaper) -> dict[str, object]:
+async def _measure_agents(layout: Layout, reaper: Reaper, printed_before: Mapping[str, str]) -> dict[str, object]:
     """One entry for each folder below `agents` that has an executable directly in it."""
     agents: dict[str, object] = {}
     for name, executable in await asyncio.to_thread(_executables, layout.agents):
         facts = await asyncio.to_thread(os.stat, executable)
-        printed = await _printed_version(layout, reaper, executable)
+        digest = "sha256:" + await asyncio.to_thread(sha256_of, executable)
+        printed = printed_before.get(digest) or await _printed_version(layout, reaper, executable)
         match = _VERSION.search(printed or "")
         agents[name] = {
             "version": match.group() if match else None,
             "printed": printed,
-            "digest": "sha256:" + await asyncio.to_thread(sha256_of, executable),
+            "digest": digest,
             "path": str(executable),
             "size": facts.st_size,
             "mode": f"{stat.S_IMODE(facts.st_mode):04o}",

@@ -114,7 +114,12 @@ class Operations:
         return Answer()
 
     async def _measure(self, frame: Frame) -> Answer:
-        return Answer({"measured": await self._supervisor.measure()})
+        before = frame.header.get("printed_before", {})
+        if not isinstance(before, dict) or not all(isinstance(word, str) for pair in before.items() for word in pair):
+            raise OperationError(
+                "BAD_REQUEST", "expected printed_before to hold texts by digest", field="printed_before"
+            )
+        return Answer({"measured": await self._supervisor.measure(before)})
 
     def _write(self, frame: Frame) -> Answer:
         process = self._keeper(frame.header).writable(field(frame.header, "process_generation", int))

@@ -148,9 +148,9 @@ class Supervisor:
             "model_port": port,
         }
 
-    async def measure(self) -> dict[str, object]:
+    async def measure(self, printed_before: dict[str, str]) -> dict[str, object]:
         """Measures this sandbox as it is now."""
-        return await measure(self.layout, self.reaper)
+        return await measure(self.layout, self.reaper, printed_before)
 
     def model_listener(self, port: int) -> socket.socket:
         """Returns the one listener; it stays the same for every host agent of this boot."""

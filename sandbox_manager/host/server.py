@@ -16,7 +16,7 @@ from sandbox_manager.host.adapters.engine_errors import EngineError
 from sandbox_manager.host.adapters.journal import Journal
 from sandbox_manager.host.conductor.activation_limits import ActivationLimits, HostPolicy
 from sandbox_manager.host.conductor.agent import HostAgent
-from sandbox_manager.host.conductor.evidence import measure_host
+from sandbox_manager.host.conductor.evidence import measure_host, versions_by_digest
 from sandbox_manager.host.conductor.registration import Registration
 from sandbox_manager.host.conductor.sandboxes import Sandboxes, StopLimits
 from sandbox_manager.host.errors import IsolationRequiredError
@@ -84,6 +84,7 @@ async def serve(settings: HostSettings, policy: HostPolicy, *, mask: SecretMask)
             Relay(_upstream(settings, mask), tracer=tracing.tracer, on_incident=_log_incident)
         )
         image_id = ""
+        printed: dict[str, str] = {}
 
         def require_space() -> None:
             folder.require_free(settings.disk_free_min_bytes)
@@ -96,6 +97,7 @@ async def serve(settings: HostSettings, policy: HostPolicy, *, mask: SecretMask)
             sockets=folder.folder("s"),
             state_id=key.public.thumbprint,
             image_id=lambda: image_id,
+            printed_versions=lambda: printed,
             require_space=require_space,
             stop_limits=StopLimits(settings.exit_wait_s, settings.quiesce_timeout_s, settings.stop_timeout_s),
             extra_labels=settings.extra_labels,
@@ -105,6 +107,7 @@ async def serve(settings: HostSettings, policy: HostPolicy, *, mask: SecretMask)
             nonlocal image_id
             found = await measure_host(engine, image, key.public.thumbprint, key.public.jwk_text())
             image_id = str(found["image_id"])
+            printed.update(versions_by_digest(found))
             return found
 
         async def heartbeat() -> registry_pb.HeartbeatRequest:

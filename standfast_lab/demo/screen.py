@@ -10,7 +10,6 @@ from rich.table import Table
 
 from standfast_lab.demo.story import Line, Step
 
-
 TABLE_WIDTH = 170
 # Name, and whether its cells are short enough never to be broken.
 COLUMNS = (

@@ -147,9 +147,14 @@ class GuestLink:
         """Writes the creation nonce. The same again is fine; another one is refused (guest_reason NONCE_MISMATCH)."""
         await self._ask("adopt", {"nonce": nonce})
 
-    async def measure(self, timeout_s: float = _MEASURE_TIMEOUT_S) -> Mapping[str, object]:
-        """What the sandbox consists of, as measured now: `supervisor`, `agents`, `probes` and more."""
-        header, _, _ = await self._ask("measure", {}, timeout_s=timeout_s)
+    async def measure(
+        self, printed_before: Mapping[str, str] | None = None, timeout_s: float = _MEASURE_TIMEOUT_S
+    ) -> Mapping[str, object]:
+        """What the sandbox consists of, as measured now: `supervisor`, `agents`, `probes` and more.
+
+        `printed_before`: by digest, the version that a CLI of these bytes printed before; it is hashed and not run again.
+        """
+        header, _, _ = await self._ask("measure", {"printed_before": dict(printed_before or {})}, timeout_s=timeout_s)
         return object_in(header, "measured")
 
     async def listen_model_port(self, port: int) -> socket.socket:

@@ -38,6 +38,12 @@ async def measure_host(engine: Engine, image: str, host_id: str, host_key: str) 
     }
 
 
+def versions_by_digest(evidence: Mapping[str, Any]) -> dict[str, str]:
+    """What each CLI printed, by the digest of its executable, as `measure_host` found it."""
+    parts = [one for one in (evidence.get("agents") or {}).values() if one]
+    return {one["digest"]: one["version"] for one in parts if one.get("digest") and one.get("version")}
+
+
 def updaters() -> dict[str, str]:
     """For each agent: "off" when its launch spec switches the CLI's own updater off, else "on"."""
     found: dict[str, str] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,11 @@ class Ensured:
 
 @dataclass
 class Sandboxes:
-    """All sandboxes of this host agent. `require_space` raises when a new start must be refused for want of space."""
+    """All sandboxes of this host agent.
+
+    `printed_versions`: by digest, what the CLIs printed at this host's own measuring. `require_space` raises when a new start must be
+    refused for want of space.
+    """
 
     engine: Engine
     relay: Relay
@@ -83,6 +87,7 @@ class Sandboxes:
     sockets: Path
     state_id: str
     image_id: Callable[[], str]
+    printed_versions: Callable[[], Mapping[str, str]]
     require_space: Callable[[], None]
     stop_limits: StopLimits
     extra_labels: dict[str, str] = field(default_factory=dict)
@@ -251,7 +256,7 @@ class Sandboxes:
             if link.hello.nonce is None and nonce is not None:
                 await link.adopt(nonce)
             hello = await link.refresh_hello()
-            measured = dict(await link.measure())
+            measured = dict(await link.measure(self.printed_versions()))
             listener = await link.listen_model_port(CONTAINER_MODEL_PORT if self.engine.is_isolated else 0)
             port = int(listener.getsockname()[1])
             await self.relay.close_sandbox(group_id)
