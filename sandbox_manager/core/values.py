@@ -216,7 +216,7 @@ class RelayFindings:
 
     requests: int
     delivered_text_digests: tuple[str, ...]
-    unread: bool  # some response could not be read by the observer: nothing can be concluded from absence
+    unread: bool  # some response could not be read by the observer; it explains an absent text and excuses none
     statuses: tuple[int, ...]
 
 

@@ -220,10 +220,12 @@ def _delivered(observation: Observation) -> list[Reason]:
     if relay is None:
         return [Reason("NOT_DELIVERED_BY_RELAY", "the relay's account of this turn", "none", Verdict.UNPROVEN)]
     absent = [digest for digest in wanted if digest not in set(relay.delivered_text_digests)]
-    if not absent or relay.unread:
+    if not absent:
         return []
     expected = f"{len(wanted)} assistant texts that passed the relay"
-    return [Reason("NOT_DELIVERED_BY_RELAY", expected, f"{len(absent)} that did not", Verdict.UNPROVEN)]
+    # An answer that the relay could not read excuses nothing: whoever can make one could switch this check off.
+    because = "; some answers could not be read" if relay.unread else ""
+    return [Reason("NOT_DELIVERED_BY_RELAY", expected, f"{len(absent)} that did not{because}", Verdict.UNPROVEN)]
 
 
 # --- store ---------------------------------------------------------------------------------------------------------------------------

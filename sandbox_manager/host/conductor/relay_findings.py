@@ -7,10 +7,10 @@ from sandbox_manager.host.relay.activation import RelayObservation
 
 
 def findings_of(seen: RelayObservation) -> RelayFindings:
-    """`unread` when anything was passed that could not be read to its end: then absence proves nothing."""
+    """`unread` when an answer could not be read: it says why a text may be missing, and excuses nothing."""
     return RelayFindings(
         requests=seen.requests,
         delivered_text_digests=seen.delivered_text_sha256,
-        unread=seen.unread > 0 or seen.is_overflowed or seen.in_flight > 0,
+        unread=seen.unread > 0 or seen.is_overflowed,
         statuses=tuple(status for status, count in seen.statuses for _ in range(count)),
     )

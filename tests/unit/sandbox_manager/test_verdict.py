@@ -198,8 +198,9 @@ def test_a_text_that_the_relay_never_delivered_is_not_confirmed() -> None:
         assert codes(verdict) == {"NOT_DELIVERED_BY_RELAY"}
 
 
-def test_nothing_is_concluded_from_a_response_that_could_not_be_read() -> None:
-    assert judged(whole_turn(), relay=RelayFindings(1, (), unread=True, statuses=(200,))).is_settled
+def test_an_answer_that_could_not_be_read_excuses_no_text_that_was_not_delivered() -> None:
+    verdict = judged(whole_turn(), relay=RelayFindings(1, (), unread=True, statuses=(200,)))
+    assert (verdict.result, codes(verdict)) == (Result.FAILED, {"NOT_DELIVERED_BY_RELAY"})
 
 
 def test_other_deliveries_prove_nothing_and_disturb_nothing() -> None:
