@@ -93,9 +93,6 @@ class SqliteManagerStore:
     async def groups(self) -> Sequence[GroupRecord]:
         return await self._db.read(lambda db: _all(db, GroupRecord, "released = 0 order by rowid"))
 
-    async def members_of(self, group_id: str) -> Sequence[MemberRecord]:
-        return await self._db.read(lambda db: _all(db, MemberRecord, "group_id = ? order by slot", [group_id]))
-
     async def hosts(self) -> Sequence[HostRecord]:
         return await self._db.read(lambda db: _all(db, HostRecord, "1 = 1 order by rowid"))
 

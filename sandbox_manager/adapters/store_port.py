@@ -127,9 +127,6 @@ class ManagerStore(Protocol):
     async def groups(self) -> Sequence[GroupRecord]:
         """All groups whose container may exist."""
 
-    async def members_of(self, group_id: str) -> Sequence[MemberRecord]:
-        """A group's members."""
-
     async def hosts(self) -> Sequence[HostRecord]:
         """All hosts that ever registered."""
 

@@ -132,12 +132,7 @@ class Preparing:
                 {"expected": member.agent, "found": wish.agent},
             )
         if group.state == GroupState.STOPPING.value:
-            await self._stopping.finish(group)
-            # No process has survived the stop: the member is not as it was read.
-            found = await self._parts.store.conversation(wish.ref)
-            member, group = found.member, found.group
-            assert member is not None
-            assert group is not None
+            group = await self._stopping.finish(group)
         ready = await self._sandboxes.running(wish.ref, group, has_history=member.settled_turns > 0)
         if saved is not None:
             await self._require_store(found, ready, member, saved)

@@ -72,7 +72,6 @@ class Stopping:
         machine.step(StoppingRecorded())
         found = await self._parts.hosts.stop_sandbox(host, group, force=force)
         machine.step(inspected(found))
-        await self._forget_processes(group)
         return await record_group(self._parts, group, machine)
 
     async def _after_half_start(self, group: GroupRecord, *, force: bool) -> GroupRecord:
@@ -88,17 +87,6 @@ class Stopping:
         changed = replace(group, state=state.value)
         await self._parts.store.commit([Update(changed)])
         return replace(changed, revision=changed.revision + 1)
-
-    async def _forget_processes(self, group: GroupRecord) -> None:
-        """No process survives its container."""
-        members = await self._parts.store.members_of(group.group_id)
-        changes = [
-            Update(replace(one, kept=None, disposition_reason="SANDBOX_STOPPED"))
-            for one in members
-            if one.kept is not None
-        ]
-        if changes:
-            await self._parts.store.commit(changes)
 
 
 def inspected(found: SandboxStatement) -> StopInspected:

@@ -178,6 +178,26 @@ async def test_a_grant_that_nobody_used_is_freed_at_the_end_of_its_lease(neighbo
     assert (await two.admitted("c", "t2")).admitted is not None
 
 
+async def test_nothing_is_admitted_after_the_lease_whether_or_not_the_turn_was_freed(tmp_path: Path) -> None:
+    async with (
+        running_manager(tmp_path, activation_lease_s=0.2, reconcile_s=3600.0) as manager,
+        FakeHost(manager.address, release_sha=release()) as host,
+        RunnerCalls(manager.address, host) as runner,
+    ):
+        await host.register()
+        await runner.claim("c", "t1")
+        prepared = await runner.prepare("c", "t1")
+        report = host.report(prepared.grant.activation_token)
+
+        async def is_over() -> bool:
+            return not manager.parts.leases.is_live(("local", "c", "t1"))
+
+        await until(is_over)
+        with refused("ACTIVATION_EXPIRED"):
+            await runner.admit(prepared, report)
+        assert (await runner.turn("c", "t1")).state == "PREPARED"
+
+
 async def test_a_restarted_manager_gives_each_open_turn_one_full_lease(tmp_path: Path) -> None:
     async with (
         running_manager(tmp_path, activation_lease_s=1.0) as manager,

@@ -85,6 +85,19 @@ async def test_a_container_that_exited_by_itself_is_unclean_whatever_its_exit_co
     )
 
 
+async def test_a_process_of_a_former_run_of_the_container_is_not_granted_even_at_the_second_try(world: World) -> None:
+    host, runner = world
+    container = host.container_of("c")
+    container.starts += 1  # somebody else restarted it
+    host.failing["ReadStore"] = HostSaysError("SUPERVISOR_UNAVAILABLE")
+    await runner.claim("c", "t2")
+    with refused("SUPERVISOR_UNAVAILABLE"):
+        await runner.prepare("c", "t2")
+    host.failing.clear()
+    prepared = await runner.prepare("c", "t2")
+    assert host.grant(prepared.grant.activation_token)["reuse_process_generation"] is None
+
+
 async def test_an_old_heartbeat_does_not_make_a_running_container_unclean(world: World) -> None:
     """The heartbeat raises the question; the inspect, which is newer, answers it."""
     host, runner = world

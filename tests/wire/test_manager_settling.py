@@ -137,6 +137,25 @@ async def test_a_confirming_runner_cannot_make_up_for_what_the_host_saw(
     assert third.grant.locator == first.grant.locator
 
 
+async def test_what_an_unsaved_turn_printed_explains_its_records_and_nothing_else(world: World) -> None:
+    """The turn failed its verdict, so its texts are known: another text under its message is explained by nothing."""
+    host, runner = world
+    await runner.settled("c", "t1")
+    failed = await runner.admitted("c", "t2")
+    runner.play(failed)
+    change_tap(host, failed, reset_to=OTHER)
+    assert not (await runner.settle(failed)).saved
+    container = host.container_of("c")
+    (name, before), *_ = container.stores.items()
+    container.stores[name] = before.replace(b"a reply", b"another", 2).replace(b"another", b"a reply", 1)
+    await runner.claim("c", "t3")
+    with refused("CONTEXT_LOST") as error:
+        await runner.prepare("c", "t3")
+    assert error.value.metadata["cause"] == "HISTORY_CHANGED_OUTSIDE_TURN"
+    container.stores[name] = before
+    assert (await runner.admitted("c", "t4")).grant.resumes
+
+
 async def test_with_the_managers_check_off_the_runners_side_holds_alone(tmp_path: Path) -> None:
     async with (
         running_manager(tmp_path, ManagerPolicy(check_identity=False)) as manager,

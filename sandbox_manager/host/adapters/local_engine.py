@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,8 @@ class LocalEngine:
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="local-engine")
         # Supervisors this process started: their parent must reap them, and only the parent learns the exit code.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._locks: dict[str, threading.RLock] = {}
+        self._locks_lock = threading.Lock()
         self._measured: tuple[object, dict[str, object]] | None = None
 
     async def version(self) -> EngineVersion:
@@ -160,8 +163,18 @@ class LocalEngine:
             raise SandboxAbsentError("local", container)
         return found
 
+    def _lock(self, created: Created) -> threading.RLock:
+        """Held while a folder's record is read and acted on: a heartbeat's look at an ended run must not meet the next start,
+        whose supervisor it would end and whose record it would write over."""
+        with self._locks_lock:
+            return self._locks.setdefault(created.container_id, threading.RLock())
+
     def _start(self, container_id: str) -> None:
         folder, created = self._need(container_id)
+        with self._lock(created):
+            self._start_locked(folder, created)
+
+    def _start_locked(self, folder: LocalFolder, created: Created) -> None:
         if self._describe(folder, created).state is ContainerState.RUNNING:
             return
         for pid, start_time in local_processes.supervisors(created.container_id):
@@ -183,6 +196,10 @@ class LocalEngine:
         folder.write_run(Run(child.pid, -1 if began is None else began, now()))
 
     def _describe(self, folder: LocalFolder, created: Created) -> Inspect:
+        with self._lock(created):
+            return self._describe_locked(folder, created)
+
+    def _describe_locked(self, folder: LocalFolder, created: Created) -> Inspect:
         run = folder.run()
         state = ContainerState.CREATED
         if run is not None:
@@ -233,6 +250,10 @@ class LocalEngine:
 
     def _kill(self, container_id: str) -> None:
         folder, created = self._need(container_id)
+        with self._lock(created):
+            self._kill_locked(folder, created)
+
+    def _kill_locked(self, folder: LocalFolder, created: Created) -> None:
         run = folder.run()
         if run is None or self._describe(folder, created).state is not ContainerState.RUNNING:
             return

@@ -84,6 +84,8 @@ class Registration:
                     self.refused = error
             except RegistrationRefusedError as error:
                 _log.error("registration failed", message=error.message)
+            except Exception:  # noqa: BLE001 (the outermost loop: a host whose beat has crashed must not stay silent for ever)
+                _log.exception("a heartbeat crashed; this host registers anew")
             self.registered.clear()
             await on_state(False)
             await asyncio.sleep(retry_s)

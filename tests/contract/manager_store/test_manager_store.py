@@ -172,11 +172,6 @@ async def test_a_released_group_is_listed_no_more_and_still_known(store: Manager
     assert (await store.group("g2")) is not None
 
 
-async def test_members_of_a_group_are_listed_by_slot(store: ManagerStore) -> None:
-    await store.commit([Insert(replace(made.member("c2", "m2"), slot=2)), Insert(made.member())])
-    assert [one.member_id for one in await store.members_of("g1")] == ["m1", "m2"]
-
-
 async def test_a_deleted_record_is_gone(store: ManagerStore) -> None:
     await store.commit([Insert(made.leftover())])
     (found,) = (await store.conversation(made.REF)).leftovers
