@@ -35,6 +35,11 @@ _STOPPING = Cause(
     "TASKS_CLOSED",
     "This runner is stopping. The turn is on record: ask again with the same turn_id when it is back.",
 )
+# After the message was handed over "try again blindly" is no longer true: what became of it must be looked at.
+_STOPPING_IN_TURN = Cause(
+    "ATTACH_LOST",
+    "This runner is stopping while the turn runs. The turn is on record and is resolved at the next start: watch it then.",
+)
 _CRASHED = Cause(
     "INTERNAL", "The turn's task ended on a fault of ours. The turn is resolved at the runner's next start."
 )
@@ -195,9 +200,15 @@ class Conductor:
                     self._removed.discard(task.key.conversation)
                     await self._remove(task.key.conversation)
             finally:
-                self._let_go(task, _STOPPING if self._is_stopping else _CRASHED)
+                self._let_go(task, self._why_unfinished(task))
 
         self._pool.start(run, name=str(task.key))
+
+    def _why_unfinished(self, task: TurnTask) -> Cause:
+        """What a view learns when its turn's task ends before the turn. Nothing, if the turn is over."""
+        if not self._is_stopping:
+            return _CRASHED
+        return _STOPPING_IN_TURN if task.was_handed_over else _STOPPING
 
     def _let_go(self, task: TurnTask, cause: Cause) -> None:
         """`cause` is what views of a turn learn that is not over."""

@@ -113,6 +113,12 @@ class TurnTask:
         return self._desk.feed
 
     # --- for others -------------------------------------------------------------------------------------------------
+    @property
+    def was_handed_over(self) -> bool:
+        """The message may have reached the CLI."""
+        reader = self._desk.reader
+        return self._desk.request is None or (reader is not None and reader.frames_written)
+
     def snapshot(self) -> runner_pb2.Turn:
         """The turn as it stands."""
         return self._desk.snapshot()
