@@ -111,6 +111,7 @@ class LocalEngine:
                 unrecorded = local_processes.supervisors(found[1].container_id)
                 local_processes.end_all(found[0].marker, unrecorded, _KILL_TIMEOUT_S)
                 found[0].remove()
+                self._locks.pop(found[1].container_id, None)
 
         await self._run(remove)
 
