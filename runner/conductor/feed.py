@@ -90,7 +90,17 @@ class TurnFeed:
                     except StoreError as error:
                         _log.error("events cannot be recorded", turn=str(self.key), reason=error.reason)
                         await asyncio.sleep(_RETRY_S)
+                    except asyncio.CancelledError:
+                        self._put_back(batch)  # the write may or may not have begun; the same numbers may go twice
+                        raise
                 self._show(batch)
+
+    async def flush(self) -> None:
+        """Records what waits, when the turn's task ends before the turn."""
+        async with self._write_lock:
+            batch = self._take()
+            await self._events.append(self.key, _numbered(batch))
+            self._show(batch)
 
     async def close(
         self,
@@ -112,8 +122,7 @@ class TurnFeed:
                 await self._events.append(self.key, _numbered(batch))
                 await self._store.finish(self.key, snapshot=snapshot, refusal=refusal, save=save)
             except BaseException:
-                self._waiting[:0] = batch
-                self._has_waiting.set()
+                self._put_back(batch)
                 raise
             if refusal is None:
                 batch.append((settled_event(snapshot), self.ledger.from_driver))
@@ -133,6 +142,10 @@ class TurnFeed:
         self._has_waiting.clear()
         self._has_room.set()
         return batch
+
+    def _put_back(self, batch: list[tuple[runner_pb2.TurnEvent, int]]) -> None:
+        self._waiting[:0] = batch
+        self._has_waiting.set()
 
     def _show(self, batch: list[tuple[runner_pb2.TurnEvent, int]]) -> None:
         for event, _ in batch:

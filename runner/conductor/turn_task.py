@@ -58,7 +58,7 @@ from runner.core.values import Cause, Outcome, TurnKey
 from runner.drivers.registry import AgentEntry
 from standfast.runner.v1 import runner_pb2
 from standfast_chassis import span_names
-from standfast_chassis.errors import StandfastError
+from standfast_chassis.errors import StandfastError, StoreError
 from standfast_chassis.logs import log_context
 from standfast_chassis.trace_context import current_trace_id
 from standfast_chassis.tracing import known, set_error
@@ -66,6 +66,7 @@ from standfast_chassis.tracing import known, set_error
 _log = structlog.get_logger("standfast.runner.turn")
 
 MAILBOX_MAX = 256
+_FLUSH_TIMEOUT_S = 2.0
 _OPERATION = "operation"
 _ATTACH = "attach"
 _TIMER = "timer"
@@ -159,6 +160,10 @@ class TurnTask:
                         self._stop_everything()
                         writing.cancel()
             finally:
+                if not self.feed.is_closed:
+                    with suppress(StoreError, TimeoutError):
+                        async with asyncio.timeout(_FLUSH_TIMEOUT_S):
+                            await self.feed.flush()
                 for open_span in self._spans.values():
                     open_span.end()
                 self._note_end(span)
