@@ -149,6 +149,9 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
             "agents": {AGENT: {"version": VERSION, "digest": "sha256:claude"}},
         }
         self.orderly = True
+        self.store_container_id: str | None = (
+            None  # what a store reading says it is of; None: the container that was asked
+        )
         self.lease_generation = 0
         self.address = ""
         self._pids = 1000
@@ -489,7 +492,7 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
         found = request.locator
         locator = NativeLocator(found.agent, found.native_session_id, found.cwd, found.store)
         statement: dict[str, Any] = {
-            "container_id": container.container_id,
+            "container_id": self.store_container_id or container.container_id,
             "container_generation": container.generation,
             "slot": request.slot,
             "reading": codec.to_json(self.reading(container, locator, request.prefix_length)),

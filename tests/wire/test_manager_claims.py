@@ -214,6 +214,15 @@ async def test_a_restarted_manager_gives_each_open_turn_one_full_lease(tmp_path:
         assert await runner.renew(prepared) == 1000
 
 
+async def test_another_runner_does_not_give_up_a_turn_while_its_runner_lives(neighbours: Neighbours) -> None:
+    host, one, two = neighbours
+    prepared = await one.admitted("c", "t1")
+    host.never_forwarded(prepared.grant.activation_token)
+    with refused("TURN_ELSEWHERE"):
+        await two.abandon("c", "t1", "NOT_SENT")
+    assert (await one.turn("c", "t1")).state == "ADMITTED"
+
+
 async def test_a_stale_generation_renews_nothing(neighbours: Neighbours) -> None:
     _, one, _ = neighbours
     prepared = await one.admitted("c", "t1")

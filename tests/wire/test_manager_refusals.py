@@ -212,6 +212,23 @@ async def test_case_inj_transcript_changed_between_turns(world: World) -> None:
     assert container.stores[name] == before + forged
 
 
+async def test_a_copy_of_a_settled_message_is_explained_by_no_turn(world: World) -> None:
+    """A turn explains its message once: the same text again, under another id, is a change from outside."""
+    host, runner = world
+    container = host.container_of("c")
+    (name, before), *_ = container.stores.items()
+    copied = json.loads(before.splitlines()[0])
+    copied |= {"uuid": "99999999-0000-4000-8000-000000000009", "parentUuid": json.loads(before.splitlines()[1])["uuid"]}
+    container.stores[name] = before + json.dumps(copied).encode() + b"\n"
+    assert (await lost(runner)).metadata["cause"] == "HISTORY_CHANGED_OUTSIDE_TURN"
+
+
+async def test_a_store_reading_of_another_container_proves_nothing(world: World) -> None:
+    host, runner = world
+    host.store_container_id = "another"
+    assert (await lost(runner)).metadata["cause"] == "CONTAINER_CHANGED"
+
+
 async def test_an_absent_store_is_lost(world: World) -> None:
     host, runner = world
     host.container_of("c").stores.clear()
