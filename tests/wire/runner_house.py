@@ -86,6 +86,8 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
         self.script = ManagerScript()
         self.calls: list[tuple[str, Any]] = []
         self.settled: list[str] = []
+        self.conversations: set[str] = set()
+        self.resuming: set[str] = set()
         self.settlements: dict[str, sandbox_pb.Settlement] = {}
         self.turns: dict[str, sandbox_pb.ManagedTurn] = {}
         self.host_address = ""
@@ -129,7 +131,8 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
     ) -> sandbox_pb.PrepareTurnResponse:
         await self._begin("PrepareTurn", request, context)
         self.activations += 1
-        resumes = bool(self.settled) if self.script.resumes is None else self.script.resumes
+        known = request.conversation.conversation_id in self.conversations
+        resumes = known if self.script.resumes is None else self.script.resumes
         generations = types_pb2.Generations(container=1, process=self.activations - 1, activation=self.activations)
         granted = locator(self.script.grant_session or self.conversation_session)
         message_id = f"11111111-0000-4000-8000-{self.activations:012d}"
@@ -140,6 +143,8 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
         turn.message_id = message_id
         turn.locator.CopyFrom(granted)
         turn.generations.CopyFrom(generations)
+        if resumes:
+            self.resuming.add(turn.activation_id)
         return sandbox_pb.PrepareTurnResponse(
             activation_id=turn.activation_id,
             group_id="group-1",
@@ -160,16 +165,21 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
         state = self.script.context_state
         if state is None:
             was_new = request.report_jws == "report-new"
-            resumed = types_pb2.CONTEXT_STATE_RESTORED if self.settled else types_pb2.CONTEXT_STATE_NEW
+            resumed = (
+                types_pb2.CONTEXT_STATE_RESTORED
+                if request.activation_id in self.resuming
+                else types_pb2.CONTEXT_STATE_NEW
+            )
             state = resumed if was_new else types_pb2.CONTEXT_STATE_LIVE
         for turn in self.turns.values():
             if turn.activation_id == request.activation_id:
                 turn.state = "ADMITTED"
+        number = int(request.activation_id.removeprefix("act-"))
         return sandbox_pb.AdmitTurnResponse(
             admission_jws="admission",
             context_state=state,
             context_reason="SCRIPTED",
-            generations=types_pb2.Generations(container=1, process=self.activations, activation=self.activations),
+            generations=types_pb2.Generations(container=1, process=number, activation=number),
         )
 
     async def RenewActivation(
@@ -207,6 +217,7 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
         self.turns[request.turn_id].state = "SETTLED"
         if saved:
             self.settled.append(request.turn_id)
+            self.conversations.add(request.conversation.conversation_id)
         return sandbox_pb.SettleTurnResponse(settlement=settlement)
 
     async def AbandonTurn(
@@ -576,7 +587,7 @@ class House:
     # --- a client's calls -----------------------------------------------------------------------------------------------
     def request(self, turn_id: str, message: str = "what was the word?", **more: Any) -> pb.StartTurnRequest:
         return pb.StartTurnRequest(
-            conversation=types_pb2.ConversationKey(conversation_id="c1"),
+            conversation=types_pb2.ConversationKey(conversation_id=more.pop("conversation_id", "c1")),
             turn_id=turn_id,
             message=message,
             **({"agent": AGENT} | more),

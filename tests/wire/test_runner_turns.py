@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator
@@ -107,6 +108,27 @@ async def test_a_turn_whose_events_are_gone_still_says_how_it_ended_and_that_som
     assert told.resume == pb.RESUME_GAP
     assert told.events == [*whole.events[:3], whole.events[-1]]
     assert (await house.watch("t1", after=5)).resume == pb.RESUME_OK
+
+
+async def test_many_conversations_at_once_do_not_disturb_each_other(house: House) -> None:
+    async def script(cli: Cli) -> None:
+        await cli.activate()
+        await cli.take_message()
+        text = cli.frames[-1]["message"]["content"][0]["text"]
+        await cli.begin()
+        await cli.print_lines(*[cli.assistant(f"{text} {number}") for number in range(20)], cut_every=37)
+        await cli.print_lines(cli.result(), cli.lifecycle("completed"))
+        await cli.observed()
+
+    house.host.scripts = [script]
+    numbers = range(60)
+    told = await asyncio.gather(
+        *[house.turn(f"turn-{number}", f"hello {number}", conversation_id=f"c{number}") for number in numbers]
+    )
+    for number, one in zip(numbers, told, strict=True):
+        assert one.outcome == "COMPLETED", one.error
+        assert one.texts == [f"hello {number} {part}" for part in range(20)]
+        assert [event.sequence for event in one.events] == list(range(1, len(one.events) + 1))
 
 
 async def test_raw_frames_come_when_asked_for_and_leave_the_numbers_whole(house: House) -> None:
