@@ -875,7 +875,7 @@ class Turn(_message.Message):
     turn_id: _builtins.str
     """Output only. The turn."""
     state: _builtins.str
-    """Output only. ACCEPTED, PREPARING, ACTIVATING, ADMITTING, RUNNING, QUIESCING, SETTLING, SETTLED, or ENDED (over without a settlement)."""
+    """Output only. ACCEPTED, PREPARING, ACTIVATING, ADMITTING, RUNNING, QUIESCING, SETTLING, ABANDONING, SETTLED, or ENDED (over without a settlement)."""
     agent: _builtins.str
     """Output only. The agent."""
     context_state: _types_pb2.ContextState.ValueType
