@@ -28,6 +28,8 @@ _STOPPING = GroupState.STOPPING.value
 
 # How soon an open turn whose runner is gone is asked about again, when it could not be given up.
 _ASK_AGAIN_S = 5.0
+# A claim without a grant holds nothing: it is given up this many leases after its own has run out.
+_CLAIM_LEASES = 4
 
 
 class Reconciler:
@@ -156,8 +158,14 @@ class Reconciler:
         keys = {turn_key(turn) for turn in expired}
         self._ask_again_at = {key: at for key, at in self._ask_again_at.items() if key in keys}
         for turn in expired:
+            if turn.state is TurnState.CLAIMED and not self._is_long_over(turn):
+                # Nothing renews a claim, and its runner may still be resolving the turn before it.
+                continue
             if self._clock() >= self._ask_again_at.get(turn_key(turn), 0.0):
                 await self._give_up(turn)
+
+    def _is_long_over(self, turn: TurnRecord) -> bool:
+        return -self._parts.leases.left_s(turn_key(turn)) > _CLAIM_LEASES * self._parts.leases.lease_s
 
     async def _give_up(self, turn: TurnRecord) -> None:
         key = turn_key(turn)

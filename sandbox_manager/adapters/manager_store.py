@@ -50,6 +50,11 @@ class SqliteManagerStore:
     def __init__(self, db: Database) -> None:
         self._db = db
 
+    @property
+    def database_in_use(self) -> Database:
+        """The open database, for those who look after it."""
+        return self._db
+
     @staticmethod
     def database(path: Path) -> Database:
         """The database to enter as an async context manager."""

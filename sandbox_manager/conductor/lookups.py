@@ -6,12 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import structlog
+
 from sandbox_manager.adapters.store_port import TurnStory, Update
 from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core.errors import TurnElsewhereError
 from sandbox_manager.core.records import ActivationState, ConversationRef, TurnRecord, TurnState
 from sandbox_manager.core.refusals import ActivationUnknownError, TurnUnknownError
 from standfast_chassis.errors import StandfastError
+
+_log = structlog.get_logger("standfast.manager.turns")
 
 # Refusals that a turn keeps: somebody must mend something, or open another turn. Everything else may be tried again under the same id.
 RECORDED_REFUSALS = frozenset(
@@ -86,6 +90,13 @@ async def _record(parts: Parts, ref: ConversationRef, turn_id: str, error: Stand
     )
     await parts.store.commit([Update(turn), *ended(story)])
     parts.leases.end(turn_key(turn))
+    _log.info(
+        "refused",
+        conversation_id=turn.conversation_id,
+        turn_id=turn.turn_id,
+        reason=error.reason,
+        cause=turn.cause,
+    )
 
 
 def ended(story: TurnStory) -> list[Update]:

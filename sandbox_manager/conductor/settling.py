@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import structlog
+
 from sandbox_manager.adapters.store_port import Change, Conversation, Delete, Insert, TurnStory, Update
 from sandbox_manager.agents.registry import AGENTS
 from sandbox_manager.conductor.leftovers import what_it_left
@@ -37,6 +39,8 @@ from sandbox_manager.core.refusals import NotEndedError, TurnResolvedError
 from sandbox_manager.core.values import Generations, Observation, ProcessDisposition, StoreReading, Verdict
 from sandbox_manager.core.verdict import Expected, ManagerVerdict, Result, judge
 from standfast_chassis import span_names
+
+_log = structlog.get_logger("standfast.manager.settling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,16 @@ class Settling:
         changes += [] if saved else what_it_left(found, activation, observation)
         await self._parts.store.commit(changes)
         self._parts.leases.end(turn_key(turn))
+        _log.info(
+            "settled",
+            conversation_id=turn.conversation_id,
+            turn_id=turn.turn_id,
+            outcome=settlement.outcome,
+            saved=saved,
+            manager_verdict=verdict.identity.value,
+            store_verdict=settlement.store_verdict,
+            process=disposition.value,
+        )
         return settlement
 
 

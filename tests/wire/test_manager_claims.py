@@ -178,6 +178,31 @@ async def test_a_grant_that_nobody_used_is_freed_at_the_end_of_its_lease(neighbo
     assert (await two.admitted("c", "t2")).admitted is not None
 
 
+async def test_a_claim_without_a_grant_outlives_its_lease_for_a_while_and_is_then_given_up(tmp_path: Path) -> None:
+    """Its runner may still be resolving the turn before it; nothing renews a claim."""
+    async with (
+        running_manager(tmp_path, activation_lease_s=0.2) as manager,
+        FakeHost(manager.address, release_sha=release()) as host,
+        RunnerCalls(manager.address, host) as runner,
+    ):
+        await host.register()
+        await runner.claim("c", "t1")
+
+        async def is_over() -> bool:
+            return not manager.parts.leases.is_live(("local", "c", "t1"))
+
+        await until(is_over)
+        await manager.reconciler.pass_once()
+        assert (await runner.prepare("c", "t1")).grant.activation_id
+        await runner.claim("d", "t1")
+
+        async def is_given_up() -> bool:
+            return (await runner.turn("d", "t1")).state == "ABANDONED"
+
+        await until(is_given_up)
+        assert (await runner.turn("d", "t1")).outcome == types.OUTCOME_NOT_SENT
+
+
 async def test_nothing_is_admitted_after_the_lease_whether_or_not_the_turn_was_freed(tmp_path: Path) -> None:
     async with (
         running_manager(tmp_path, activation_lease_s=0.2, reconcile_s=3600.0) as manager,

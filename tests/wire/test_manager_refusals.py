@@ -10,6 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from sandbox_manager.adapters.store_port import Delete
+from sandbox_manager.core.records import ConversationRef
 from sandbox_manager.policy import ManagerPolicy
 from standfast.types.v1 import types_pb2 as types
 from standfast_chassis.keys import SigningKey
@@ -85,6 +87,22 @@ async def test_the_saved_locator_in_a_request_is_taken(world: World) -> None:
     _, runner = world
     saved = (await runner.conversation("c")).locator
     assert (await runner.admitted("c", "t2", locator=saved)).grant.locator == saved
+
+
+async def test_a_retained_conversation_without_a_locator_anywhere_is_refused(tmp_path: Path) -> None:
+    async with (
+        running_manager(tmp_path) as manager,
+        FakeHost(manager.address, release_sha=release()) as host,
+        RunnerCalls(manager.address, host) as runner,
+    ):
+        await host.register()
+        await runner.settled("c", "t1")
+        kept = (await manager.parts.store.conversation(ConversationRef("local", "c"))).locator
+        assert kept is not None
+        await manager.parts.store.commit([Delete(kept)])
+        await runner.claim("c", "t2")
+        with refused("LOCATOR_REQUIRED"):
+            await runner.prepare("c", "t2")
 
 
 async def test_continue_on_an_unknown_conversation_is_legacy(world: World) -> None:

@@ -8,12 +8,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from sandbox_manager.adapters.manager_store import SqliteManagerStore
+from sandbox_manager.adapters.store_port import Insert
+from sandbox_manager.core.records import ConversationRef
 from sandbox_manager.core.values import Census, ProcessDisposition, RelayFindings, StoreReading
 from sandbox_manager.policy import ManagerPolicy
 from standfast.sandbox.v1 import sandbox_manager_pb2 as pb
 from standfast.types.v1 import types_pb2 as types
+from standfast_chassis.errors import StorageFullError
 from standfast_chassis.keys import SigningKey
 from tests.fake_host import FakeHost
 from tests.manager_runs import Prepared, RunnerCalls, refused, release, running_manager
@@ -203,6 +208,45 @@ async def test_no_space_for_the_history_is_named(world: World) -> None:
     assert settlement.store_verdict == types.STORE_VERDICT_UNWRITABLE
     assert (await runner.turn("c", "t2")).reason == "STORAGE_FULL"
     assert (await runner.conversation("c")).locator == saved
+
+
+async def test_case_disk_full_while_recording(tmp_path: Path) -> None:
+    """While there is no room nothing is settled and nothing truncated; when there is, the turn settles, once."""
+    async with (
+        running_manager(tmp_path) as manager,
+        FakeHost(manager.address, release_sha=release()) as host,
+        RunnerCalls(manager.address, host) as runner,
+    ):
+        await host.register()
+        await runner.settled("c", "t1")
+        saved = (await runner.conversation("c")).locator
+        prepared = await runner.admitted("c", "t2")
+        runner.play(prepared)
+        assert isinstance(manager.parts.store, SqliteManagerStore)
+        database = manager.parts.store.database_in_use
+        pages = await database.read(lambda db: int(db.conn.execute("pragma page_count").fetchone()[0]))
+        await database.write(lambda db: db.conn.execute(f"pragma max_page_count = {pages}").fetchone()[0])
+        story = await manager.parts.store.turn(ConversationRef("local", "c"), "t1")
+        assert story is not None
+        assert story.settlement is not None
+        template = story.settlement
+
+        async def fill() -> None:
+            for number in range(100):
+                names = {name: f"f{number}" for name in ("activation_id", "request_id", "turn_id")}
+                await manager.parts.store.commit([Insert(dataclasses.replace(template, **names))])
+
+        with pytest.raises(StorageFullError):
+            await fill()
+        with refused("STORAGE_FULL") as refusal:
+            await runner.settle(prepared)
+        assert refusal.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        conversation = await runner.conversation("c")
+        assert (conversation.locator, conversation.last_settled_turn) == (saved, "t1")
+        await database.write(lambda db: db.conn.execute("pragma max_page_count = 100000").fetchone()[0])
+        settlement = await runner.settle(prepared)
+        assert settlement.saved
+        assert await runner.settle(prepared) == settlement
 
 
 async def test_a_census_with_leftovers_keeps_no_process(world: World) -> None:
