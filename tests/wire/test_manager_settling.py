@@ -233,8 +233,9 @@ async def test_case_disk_full_while_recording(tmp_path: Path) -> None:
 
         async def fill() -> None:
             for number in range(100):
-                names = {name: f"f{number}" for name in ("activation_id", "request_id", "turn_id")}
-                await manager.parts.store.commit([Insert(dataclasses.replace(template, **names))])
+                name = f"f{number}"
+                filler = dataclasses.replace(template, activation_id=name, request_id=name, turn_id=name)
+                await manager.parts.store.commit([Insert(filler)])
 
         with pytest.raises(StorageFullError):
             await fill()
