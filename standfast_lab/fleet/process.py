@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
+from standfast_lab.fleet.pauses import install as install_pauses
 from standfast_lab.fleet.switches import Switches
 
 VARIABLE = "STANDFAST_LAB_PROCESS"
@@ -22,6 +24,8 @@ def main(kind: str) -> int:
     given = json.loads(os.environ.pop(VARIABLE))
     flags: dict[str, Any] = given["flags"]
     switches = Switches.read(given["switches"])
+    if switches.pauses is not None:
+        install_pauses(Path(switches.pauses), kind)
     # Imported one by one: a process must not need its neighbours' packages.
     match kind:
         case "manager":

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from standfast.runner.v1 import runner_pb2 as pb
 from standfast.types.v1 import types_pb2 as types
-from standfast_client.errors import ClientError
+from standfast_client.errors import ClientError, NotFoundError
 from standfast_client.sdk import Expect, StandfastClient, new_id
 from standfast_lab.claude_texts import is_added
 from standfast_lab.fleet.fleet import Fleet, Parts
@@ -154,13 +154,23 @@ class Stage:
             except ClientError as refusal:
                 if refusal.is_retryable:
                     raise
-                turn = await self.client.get_turn(conversation, turn_id)
-                return Told(turn, events, refusal)
+                return Told(await self.recorded(conversation, turn_id), events, refusal)
         return Told(stream.result, events)
+
+    async def recorded(self, conversation: str, turn_id: str) -> pb.Turn:
+        """The turn as it stands; an empty one where the runner has none of that id."""
+        try:
+            return await self.client.get_turn(conversation, turn_id)
+        except NotFoundError:  # a refusal that is not recorded
+            return pb.Turn()
 
     async def begin(self, conversation: str, text: str = "remember: the colour is green") -> Told:
         """A first turn."""
         return await self.ask(conversation, text, expect=Expect.NEW)
+
+    async def begin_again(self, conversation: str) -> Told:
+        """The first turn once more, after one that was not settled."""
+        return await self.ask(conversation, "remember: the colour is green")
 
     # --- what was sent ------------------------------------------------------------------------------------------------
 
@@ -191,8 +201,7 @@ class Stage:
 
     def rows(self, process: str, query: str, *values: object) -> list[dict[str, Any]]:
         """Reads a process's SQLite file (`manager`, `runner` or `host`), which it may be writing to."""
-        path = next(iter(sorted((self._folder / process[0]).glob("*.sqlite*"))), None)
-        assert path is not None, f"{process} has no store below {self._folder / process[0]}"
+        path = self._folder / process[0] / {"host": "journal.sqlite"}.get(process, f"{process}.sqlite")
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5.0)
         try:
             connection.row_factory = sqlite3.Row

@@ -19,7 +19,7 @@ async def test_a_failed_turn_is_settled_and_the_process_serves_the_next_one(stag
     failed = await stage.ask(conversation, "say hello [[lab:status=403]]")
     assert (failed.state, failed.outcome, failed.reason) == ("LIVE", "FAILED", "PROVIDER_ERROR")
     assert failed.turn.failure.provider_status == 403
-    assert failed.turn.locator_saved
+    assert (failed.turn.locator_saved, failed.process, failed.turn.process_reason) == (True, "KEPT", "ALL_IN_ORDER")
     assert failed.verdicts == ("CONFIRMED", "CONFIRMED")
     after = await stage.ask(conversation, "what is the colour?")
     assert (after.state, after.text, after.session) == ("LIVE", "the colour is green", first.session)
@@ -98,9 +98,7 @@ async def test_a_second_turn_beside_a_running_one_is_refused(stage: Stage, conve
     refusals: list[asyncio.Task[None]] = []
 
     async def second() -> None:
-        with pytest.raises(BusyError):
-            async for _ in stage.client.start_turn(conversation, "me too", expect=Expect.CONTINUE):
-                continue
+        assert isinstance((await stage.ask(conversation, "me too")).refusal, BusyError)
 
     def try_second(event: pb.TurnEvent) -> None:
         if event.HasField("forwarded"):
@@ -153,6 +151,17 @@ async def test_what_a_tool_left_running_ends_with_the_turn(stage: Stage, convers
     assert not stage.processes(f"sleep\0{mark}")
     after = await stage.ask(conversation, "count")
     assert after.state == "LIVE"
+
+
+async def test_a_tool_cannot_write_where_its_cli_prints(stage: Stage, conversation: str) -> None:
+    forged = "echo x > /proc/$PPID/fd/1 || echo refused"
+    told = await stage.ask(
+        conversation, f'run [[lab:tool=Bash {{"command": "{forged}", "description": "forge"}}]]', expect=Expect.NEW
+    )
+    results = [event.tool_result.text for event in told.events if event.HasField("tool_result")]
+    assert len(results) == 1
+    assert results[0].endswith("refused")
+    assert (told.outcome, told.verdicts) == ("COMPLETED", ("CONFIRMED", "CONFIRMED"))
 
 
 async def test_a_background_task_retires_the_process_without_a_turn_of_its_own(stage: Stage, conversation: str) -> None:
@@ -214,6 +223,6 @@ async def test_a_reply_that_never_reaches_the_disk_is_not_confirmed(stage: Stage
 
 async def test_a_changed_setting_resumes_in_a_new_process(stage: Stage, conversation: str) -> None:
     await stage.begin(conversation)
-    told = await stage.ask(conversation, "what is the colour?", options={"max_retries": "3"})
+    told = await stage.ask(conversation, "what is the colour?", model="claude-opus-4-5")
     assert (told.state, told.turn.context_reason) == ("RESTORED", "SETTINGS_CHANGED")
     assert told.text == "the colour is green"

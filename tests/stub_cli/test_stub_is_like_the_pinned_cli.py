@@ -89,6 +89,8 @@ async def test_a_refusing_status_ends_the_turn_and_not_the_process(desk: Desk, s
     assert len(desk.roots()) == 2
     assert good.result is not None
     assert not good.result["is_error"]
+    told_of = {e["uuid"] for e in [*failed.of("assistant"), *good.of("assistant")]}
+    assert told_of <= {record.get("uuid") for record in desk.records()}
     turn = await desk.resumed()
     assert turn.texts == ("count: 3",)
 

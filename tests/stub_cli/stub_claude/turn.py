@@ -404,7 +404,7 @@ class Turn:
         self._end(failed=True, reason="api_error", result=said, status=status if status != 200 else None)
 
     def _synthetic(self, text: str) -> None:
-        """An assistant message that the program made up; its event and its record have different uuids."""
+        """An assistant message that the program made up."""
         message = {
             "id": new_uuid(),
             "model": history.SYNTHETIC,
@@ -413,8 +413,8 @@ class Turn:
             "type": "message",
             "content": [{"type": "text", "text": text}],
         }
-        self._s.transcript.chained({"type": "assistant", "message": message, "isApiErrorMessage": True})
-        self._out.event({"type": "assistant", "message": message, "parent_tool_use_id": None})
+        uuid = self._s.transcript.chained({"type": "assistant", "message": message, "isApiErrorMessage": True})
+        self._out.event({"type": "assistant", "message": message, "parent_tool_use_id": None, "uuid": uuid})
 
     def _cancel(self, in_tool: bool) -> None:
         s = self._s
