@@ -71,7 +71,7 @@ async def running_manager(
         yield manager
 
 
-def refused(reason: str) -> pytest.RaisesContext[RemoteError]:
+def refused(reason: str) -> pytest.RaisesExc[RemoteError]:
     """`with refused("CONVERSATION_BUSY") as error:` the call inside must be refused with that reason."""
     return pytest.raises(RemoteError, check=lambda error: error.reason == reason)
 

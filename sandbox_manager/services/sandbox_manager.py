@@ -9,10 +9,11 @@ import grpc
 from sandbox_manager.conductor.abandoning import WISHES, Abandoning, AbandonWish
 from sandbox_manager.conductor.admitting import Admitting, AdmitWish
 from sandbox_manager.conductor.claims import Claims, ClaimWish
+from sandbox_manager.conductor.granting import PrepareWish
 from sandbox_manager.conductor.leasing import Leasing
 from sandbox_manager.conductor.lookups import story_of_turn
 from sandbox_manager.conductor.parts import Parts
-from sandbox_manager.conductor.preparing import PrepareWish, Preparing
+from sandbox_manager.conductor.preparing import Preparing
 from sandbox_manager.conductor.removing import Removing
 from sandbox_manager.conductor.settling import RunnerSays, SettleWish, Settling
 from sandbox_manager.conductor.stopping import Stopping, unknown_conversation

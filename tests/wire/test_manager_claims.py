@@ -248,6 +248,22 @@ async def test_another_runner_does_not_give_up_a_turn_while_its_runner_lives(nei
     assert (await one.turn("c", "t1")).state == "ADMITTED"
 
 
+async def test_a_grant_that_was_attached_and_came_to_nothing_is_replaced(neighbours: Neighbours) -> None:
+    """An activation can be attached once: a runner that lost its stream before the admission needs another one."""
+    host, one, _ = neighbours
+    await one.claim("c", "t1")
+    first = await one.prepare("c", "t1")
+    host.report(first.grant.activation_token)
+    assert (await one.prepare("c", "t1")).grant == first.grant  # the stream may still be open
+    host.never_forwarded(first.grant.activation_token)
+    second = await one.prepare("c", "t1")
+    assert second.grant.activation_id != first.grant.activation_id
+    assert second.grant.generations.activation == first.grant.generations.activation + 1
+    with refused("ACTIVATION_EXPIRED"):
+        await one.admit(first, host.sign_report(host.report_of(first.grant.activation_token)))
+    assert (await one.admit(second)).context_state == types.CONTEXT_STATE_NEW
+
+
 async def test_a_stale_generation_renews_nothing(neighbours: Neighbours) -> None:
     _, one, _ = neighbours
     prepared = await one.admitted("c", "t1")
