@@ -26,7 +26,7 @@ from runner.conductor.replay import Activation, Replayed, replay
 from runner.conductor.retries import ask, is_away, is_passing
 from runner.core.errors import ReasonedError
 from runner.core.locator_record import LocatorRecord
-from runner.core.preparation import check_grant
+from runner.core.preparation import check_grant, check_requested
 from runner.core.settlement import settle
 from runner.core.values import Cause, NativeLocator, Outcome, TurnKey
 from runner.core.verdict import Judgement
@@ -93,6 +93,9 @@ class Negotiation:
         )
 
     async def prepare(self, request: TurnRequest, *, record: LocatorRecord, has_settled_turns: bool) -> Grant:
+        if self._parts.policy.check_identity:
+            # Before a grant: one that is given back costs the conversation its running process.
+            check_requested(requested=request.locator, saved=record.saved)
         wish = sandbox_pb.PrepareTurnRequest(
             conversation=turn_conversation(self._key),
             turn_id=self._key.turn_id,

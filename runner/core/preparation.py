@@ -54,17 +54,19 @@ def check_grant(
             "anew instead of resuming it. Nothing was sent.",
             {"expected": record.saved.native_session_id, "observed": "a new session", "source": "the manager's grant"},
         )
-    if requested is not None and requested != granted:
-        raise LocatorMismatchError(
-            f"The request names native session {requested.native_session_id}, the saved one is "
-            f"{granted.native_session_id}. Send the locator of the conversation's last settled turn, or none.",
-            {
-                "expected": granted.native_session_id,
-                "observed": requested.native_session_id,
-                "source": "the request",
-            },
-        )
+    check_requested(requested=requested, saved=granted)
     return granted
+
+
+def check_requested(*, requested: NativeLocator | None, saved: NativeLocator | None) -> None:
+    """A client's locator must be the saved one. Either may be unknown. Raises LocatorMismatchError."""
+    if requested is None or saved is None or requested == saved:
+        return
+    raise LocatorMismatchError(
+        f"The request names native session {requested.native_session_id}, the saved one is "
+        f"{saved.native_session_id}. Send the locator of the conversation's last settled turn, or none.",
+        {"expected": saved.native_session_id, "observed": requested.native_session_id, "source": "the request"},
+    )
 
 
 def check_activated(*, locator: NativeLocator, native_session_id: str) -> None:

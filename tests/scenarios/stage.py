@@ -100,7 +100,7 @@ class Stage:
     ) -> None:
         self.tools = tools
         self.lab = LabProvider()
-        self._folder = folder
+        self.folder = folder
         self._make_fleet: Callable[[], Fleet] = lambda: Fleet(
             folder,
             Parts("local", tools.manifest, tools=tools.tools),
@@ -190,7 +190,7 @@ class Stage:
     @property
     def sandboxes(self) -> Path:
         """Where the retained folders lie."""
-        return self._folder / "h" / "g"
+        return self.folder / "h" / "g"
 
     def transcript(self, told: Told) -> Path:
         """The native transcript of a turn's locator."""
@@ -201,7 +201,7 @@ class Stage:
 
     def rows(self, process: str, query: str, *values: object) -> list[dict[str, Any]]:
         """Reads a process's SQLite file (`manager`, `runner` or `host`), which it may be writing to."""
-        path = self._folder / process[0] / {"host": "journal.sqlite"}.get(process, f"{process}.sqlite")
+        path = self.folder / process[0] / {"host": "journal.sqlite"}.get(process, f"{process}.sqlite")
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5.0)
         try:
             connection.row_factory = sqlite3.Row

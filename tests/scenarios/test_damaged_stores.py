@@ -152,6 +152,7 @@ async def test_another_container_in_the_place_of_the_recorded_one_is_lost(stage:
     nonce.write_bytes(content[::-1])
     lost = await stage.ask(conversation, "what is the colour?")
     assert (lost.state, lost.reason) == ("LOST", "CONTAINER_CHANGED")
+    await stage.client.stop_conversation(conversation)  # the supervisor reads its nonce when it starts
     nonce.write_bytes(content)
     after = await stage.ask(conversation, "what is the colour?")
     assert (after.state, after.reason) == ("RESTORED", "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -113,21 +115,68 @@ async def test_a_result_that_the_cli_forges_early_binds_nothing_to_another_sessi
     forged = await changed_turn(shimmed, conversation, "forged-result", "what is the colour? [[lab:latency=300ms]]")
     assert forged.session == first.session
     after = await shimmed.ask(conversation, "what is the colour?")
-    # What it said after its end was admitted to nobody.
-    assert (after.state, after.reason) == ("LOST", "HISTORY_CHANGED_OUTSIDE_TURN")
+    # What it said after its end was admitted to nobody; it is found before the next turn, or at its end if it came that late.
+    assert (after.state == "LOST" or after.outcome == "FAILED") and not after.turn.locator_saved
+    assert after.reason == "HISTORY_CHANGED_OUTSIDE_TURN"
 
 
-async def test_a_locator_of_the_request_that_is_not_the_saved_one_is_refused(shimmed: Stage, conversation: str) -> None:
+OTHERS = {"native_session_id": "0b5e55ed-dead-4000-8000-00000000beef", "cwd": "/other", "store": "x"}
+
+
+async def test_a_request_whose_locator_is_not_the_saved_one_is_refused_and_costs_no_process(
+    shimmed: Stage, checking: str, conversation: str
+) -> None:
     first = await shimmed.begin(conversation)
+    if checking == "manager":
+        return  # a client's locator is the runner's to check; what the runner itself sends is tried below
     sent = len(shimmed.requests())
-    for change in ({"native_session_id": "0b5e55ed-dead-4000-8000-00000000beef"}, {"cwd": "/other"}, {"store": "x"}):
+    for name, value in OTHERS.items():
         other = types.NativeLocator()
         other.CopyFrom(first.turn.locator)
-        for name, value in change.items():
-            setattr(other, name, value)
+        setattr(other, name, value)
         told = await shimmed.ask(conversation, "what is the colour?", locator=other)
-        assert isinstance(told.refusal, LocatorError), change
+        assert isinstance(told.refusal, LocatorError), name
         assert told.reason == "LOCATOR_MISMATCH"
     assert len(shimmed.requests()) == sent
     told = await shimmed.ask(conversation, "what is the colour?", locator=first.turn.locator)
-    assert (told.outcome, told.text) == ("COMPLETED", "the colour is green")
+    assert (told.state, told.text) == ("LIVE", "the colour is green")
+
+
+async def test_records_that_differ_are_refused_by_the_side_that_checks(
+    shimmed: Stage, checking: str, conversation: str
+) -> None:
+    """One side's record is changed behind its back. It is refused at the resume by the other, alone; put back, it is restored."""
+    first = await shimmed.begin(conversation)
+    sent = len(shimmed.requests())
+    # The side whose check is off is the one with the wrong record; with both on, either will do.
+    changed = "runner" if checking == "manager" else "manager"
+    session = first.session
+    await exchange(shimmed, changed, conversation, session, OTHERS["native_session_id"])
+    told = await shimmed.ask(conversation, "what is the colour?")
+    assert (told.outcome, told.reason) == ("REFUSED", "LOCATOR_MISMATCH")
+    assert len(shimmed.requests()) == sent
+    await exchange(shimmed, changed, conversation, OTHERS["native_session_id"], session)
+    told = await shimmed.ask(conversation, "what is the colour?")
+    assert (told.outcome, told.text, told.session) == ("COMPLETED", "the colour is green", session)
+
+
+async def exchange(stage: Stage, process: str, conversation: str, old: str, new: str) -> None:
+    """Changes the native id in a process's record of the saved locator, while it is down."""
+    member = stage.fleet.manager if process == "manager" else stage.fleet.runner
+    await member.stop()
+    path = stage.folder / process[0] / f"{process}.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        if process == "manager":
+            statement = (
+                "update locators set native_session_id = replace(native_session_id, ?1, ?2), "
+                "locator = replace(locator, ?1, ?2) where conversation_id = ?3"
+            )
+        else:
+            statement = (
+                "update conversations set saved_session_id = replace(saved_session_id, ?1, ?2), "
+                "saved_store = replace(saved_store, ?1, ?2), verified_session_id = replace(verified_session_id, ?1, ?2), "
+                "verified_store = replace(verified_store, ?1, ?2) where conversation_id = ?3"
+            )
+        assert connection.execute(statement, (old, new, conversation)).rowcount == 1
+    await stage.fleet.restart(member)
+    await stage.fleet.host_agent.wait_ready()
