@@ -128,6 +128,10 @@ class Stage:
         await self.fleet.stop()
         await self.lab.__aexit__(kind, error, trace)
 
+    def reconnect(self) -> None:
+        """A fresh client, after the runner was gone for a while."""
+        self.client = StandfastClient(self.fleet.runner.address)
+
     # --- turns --------------------------------------------------------------------------------------------------------
 
     async def ask(

@@ -116,7 +116,8 @@ async def test_a_result_that_the_cli_forges_early_binds_nothing_to_another_sessi
     assert forged.session == first.session
     after = await shimmed.ask(conversation, "what is the colour?")
     # What it said after its end was admitted to nobody; it is found before the next turn, or at its end if it came that late.
-    assert (after.state == "LOST" or after.outcome == "FAILED") and not after.turn.locator_saved
+    assert after.state == "LOST" or after.outcome == "FAILED"
+    assert not after.turn.locator_saved
     assert after.reason == "HISTORY_CHANGED_OUTSIDE_TURN"
 
 
