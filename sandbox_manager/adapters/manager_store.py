@@ -82,7 +82,7 @@ class SqliteManagerStore:
             if activation is None:
                 return None
             key = [activation.tenant, activation.conversation_id, activation.turn_id]
-            return _story(db, f"{_OF_CONVERSATION} and turn_id = ?", key)
+            return _story(db, f"{_OF_CONVERSATION} and turn_id = ?", key, activation_id)
 
         return await self._db.read(read)
 
@@ -201,11 +201,14 @@ def _conversation(db: sqlite_utils.Database, ref: ConversationRef) -> Conversati
     )
 
 
-def _story(db: sqlite_utils.Database, where: str, values: Sequence[Any]) -> TurnStory | None:
+def _story(
+    db: sqlite_utils.Database, where: str, values: Sequence[Any], activation_id: str | None = None
+) -> TurnStory | None:
+    """A turn with what belongs to the activation asked for, else to the turn's own."""
     turn = _one(db, TurnRecord, where, values)
     if turn is None:
         return None
-    of_activation = ("activation_id = ?", [turn.activation_id])
+    of_activation = ("activation_id = ?", [activation_id or turn.activation_id])
     return TurnStory(
         turn=turn,
         activation=_one(db, ActivationRecord, *of_activation),

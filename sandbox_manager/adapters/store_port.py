@@ -113,7 +113,7 @@ class ManagerStore(Protocol):
         """A turn and what belongs to it."""
 
     async def turn_of_activation(self, activation_id: str) -> TurnStory | None:
-        """The turn that an activation was granted for."""
+        """The turn that an activation was granted for, with what belongs to that activation: the turn may have a newer one."""
 
     async def settlement_by_request(self, request_id: str) -> SettlementRecord | None:
         """What a settle request was answered with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sandbox_manager.conductor.lookups import require_holder, story_of_activation
 from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core.errors import StaleGenerationError
+from sandbox_manager.core.records import ActivationState
 from sandbox_manager.core.refusals import ActivationExpiredError
 
 
@@ -23,7 +24,8 @@ class Leasing:
             raise StaleGenerationError("activation", activation.activation_generation, activation_generation)
         require_holder(story.turn, runner_id)
         key = turn_key(story.turn)
-        if not story.turn.state.is_open or not self._parts.leases.is_live(key):
+        is_over = activation.state is ActivationState.ENDED or not story.turn.state.is_open
+        if is_over or not self._parts.leases.is_live(key):
             raise ActivationExpiredError(
                 f"the lease of activation {activation_id} ran out, or its turn is over ({story.turn.state.value}). Stop the work; "
                 "look the turn up.",

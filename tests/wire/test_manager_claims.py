@@ -261,6 +261,8 @@ async def test_a_grant_that_was_attached_and_came_to_nothing_is_replaced(neighbo
     assert second.grant.generations.activation == first.grant.generations.activation + 1
     with refused("ACTIVATION_EXPIRED"):
         await one.admit(first, host.sign_report(host.report_of(first.grant.activation_token)))
+    with refused("ACTIVATION_EXPIRED"):
+        await one.renew(first)
     assert (await one.admit(second)).context_state == types.CONTEXT_STATE_NEW
 
 

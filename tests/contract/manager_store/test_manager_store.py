@@ -150,6 +150,24 @@ async def test_a_turn_is_found_by_its_activation_and_a_settlement_by_its_request
     assert await store.settlement_by_request("q1") == made.settlement()
 
 
+async def test_a_former_activation_is_found_as_itself_and_not_as_the_turns_newer_one(store: ManagerStore) -> None:
+    await store.commit(
+        [
+            Insert(made.turn(state=TurnState.PREPARED, activation_id="a2")),
+            Insert(made.activation("a1", generation=4)),
+            Insert(made.activation("a2", generation=5)),
+            Insert(made.admission("a2")),
+        ]
+    )
+    former = await store.turn_of_activation("a1")
+    newer = await store.turn_of_activation("a2")
+    assert former is not None
+    assert newer is not None
+    assert former.turn == newer.turn
+    assert (former.activation, former.admission) == (made.activation("a1", generation=4), None)
+    assert (newer.activation, newer.admission) == (made.activation("a2", generation=5), made.admission("a2"))
+
+
 async def test_conversations_of_a_tenant_come_in_pages_in_the_order_they_were_made(store: ManagerStore) -> None:
     for number in range(5):
         await store.commit(
