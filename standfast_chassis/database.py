@@ -10,7 +10,6 @@ with synchronous=FULL, so after a power loss or kill -9 what was confirmed is th
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import sqlite3
 import threading
@@ -20,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import sqlite_utils
 from sqlite_utils import Migrations
@@ -32,34 +31,11 @@ from standfast_chassis.errors import (
     StoreForeignError,
     StoreTooNewError,
 )
+from standfast_chassis.group_commit import Write, commit_together, plain_result, translated
 from standfast_chassis.sqlite_faults import store_error, store_unwritable
 
 T = TypeVar("T")
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
-
-_SAVEPOINT = "standfast_write"
-
-
-class _Write:
-    """One queued function and the future of its caller. `fn` gets the database, its result goes to the caller."""
-
-    __slots__ = ("abandoned", "error", "fn", "future", "result")
-
-    def __init__(self, fn: Callable[[sqlite_utils.Database], Any], future: asyncio.Future[Any]) -> None:
-        self.fn = fn
-        self.future = future
-        self.abandoned = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def settle(self) -> None:
-        """On the loop: hands the result over, unless the caller has gone."""
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
 
 
 class Database:
@@ -89,7 +65,7 @@ class Database:
         self._batch_max = batch_max
         self._busy_timeout_s = busy_timeout_s
         self._close_timeout_s = close_timeout_s
-        self._queue: deque[_Write] = deque()
+        self._queue: deque[Write] = deque()
         self._queue_lock = threading.Lock()
         self._is_draining = False
         self._reads_waiting = 0
@@ -180,7 +156,7 @@ class Database:
         """
         self._require_open()
         assert self._loop is not None
-        item = _Write(fn, self._loop.create_future())
+        item = Write(fn, self._loop.create_future())
         with self._queue_lock:
             if len(self._queue) >= self._queue_max:
                 raise self._queue_full("writes")
@@ -279,7 +255,7 @@ class Database:
         """Commits batch after batch until nothing is queued. The outermost loop of the writer thread."""
         while True:
             with self._queue_lock:
-                batch: list[_Write] = []
+                batch: list[Write] = []
                 while self._queue and len(batch) < self._batch_max:
                     batch.append(self._queue.popleft())
                 if not batch:
@@ -289,81 +265,18 @@ class Database:
             if not batch:
                 continue
             try:
-                self._run_batch(batch)
+                self._commit(batch)
             except BaseException as error:  # noqa: BLE001 - the outermost frame of the thread's work
                 # Whatever went wrong outside the functions themselves: nobody's write may be taken for durable.
                 for item in batch:
-                    item.error = item.error or self._translated(error)
+                    item.error = item.error or translated(error, self.path)
             self._hand_over(batch)
 
-    def _run_batch(self, batch: list[_Write]) -> None:
+    def _commit(self, batch: list[Write]) -> None:
         assert self._write_db is not None
-        conn = self._write_db.conn
-        done: list[_Write] = []
-        left = deque(batch)
-        conn.execute("BEGIN IMMEDIATE")
-        while left:
-            item = left.popleft()
-            done.append(item)
-            self._run_one(self._write_db, item)
-            if not conn.in_transaction:
-                # SQLite undoes the whole transaction by itself on some errors (no space, an I/O error), and a function
-                # may have ended it against the rules. The writes before it are undone, or not known to be durable.
-                self._fail(done, item.error or self._ended_by_function())
-                if left:
-                    self._run_batch(list(left))
-                return
-        try:
-            conn.execute("COMMIT")
-        except sqlite3.Error as error:
-            if conn.in_transaction:
-                conn.execute("ROLLBACK")
-            self._fail(done, error)
+        commit_together(self._write_db, batch, self.path)
 
-    def _ended_by_function(self) -> StoreError:
-        return StoreError(
-            f"{self.path}: a write function ended the shared transaction. It must not commit or roll back.",
-            {"path": self.path},
-        )
-
-    def _run_one(self, db: sqlite_utils.Database, item: _Write) -> None:
-        conn = db.conn
-        conn.execute(f"SAVEPOINT {_SAVEPOINT}")
-        try:
-            item.result = _plain_result(item.fn(db))
-            if conn.in_transaction:
-                conn.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
-        except BaseException as error:  # noqa: BLE001 - handed to the caller, whose function this is
-            item.error = self._translated(error)
-            if conn.in_transaction:
-                self._undo_one(conn)
-
-    def _undo_one(self, conn: sqlite3.Connection) -> None:
-        try:
-            conn.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-            conn.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
-        except sqlite3.Error:
-            # The function ended the transaction and began another: nothing of that may be committed either.
-            if conn.in_transaction:
-                conn.execute("ROLLBACK")
-
-    def _fail(self, items: list[_Write], cause: BaseException) -> None:
-        for item in items:
-            if item.error is None:
-                item.result = None
-                item.error = self._translated(cause)
-
-    def _translated(self, error: BaseException) -> BaseException:
-        ours = store_error(error, self.path)
-        if ours is not None and ours is not error:
-            ours.__cause__ = error
-            return ours
-        if isinstance(error, StopIteration):
-            # A future cannot carry it.
-            return RuntimeError("a store function raised StopIteration")
-        return error
-
-    def _hand_over(self, batch: list[_Write]) -> None:
+    def _hand_over(self, batch: list[Write]) -> None:
         assert self._loop is not None
         # RuntimeError: the loop was closed without closing the store. What is committed stays committed.
         with suppress(RuntimeError):
@@ -394,7 +307,7 @@ class Database:
         conn = self._read_db.conn
         conn.execute("BEGIN")
         try:
-            return _plain_result(fn(self._read_db))
+            return plain_result(fn(self._read_db))
         finally:
             if conn.in_transaction:
                 conn.execute("ROLLBACK")
@@ -405,16 +318,6 @@ class Database:
             self._read_db = None
 
 
-def _settle_all(batch: list[_Write]) -> None:
+def _settle_all(batch: list[Write]) -> None:
     for item in batch:
         item.settle()
-
-
-def _plain_result(result: T) -> T:
-    """Refuses what would still need the connection, on the wrong thread, when the caller looks at it."""
-    if inspect.isgenerator(result) or inspect.iscoroutine(result) or isinstance(result, sqlite3.Cursor):
-        raise TypeError(
-            f"a store function returned a {type(result).__name__}; expected plain values. "
-            "Turn rows into a list (`list(db.query(...))`) inside the function."
-        )
-    return result
