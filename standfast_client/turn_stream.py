@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import grpc
@@ -51,6 +52,9 @@ class TurnStream:
         self.last_sequence = after_sequence
         self.resume: pb.Resume.ValueType | None = None
         self._result: pb.Turn | None = None
+        # A raw frame has no number of its own: it carries that of the event before it, and a new view replays all that are kept.
+        self._raw_from = after_sequence
+        self._raw_told: Counter[int] = Counter()
 
     @property
     def result(self) -> pb.Turn:
@@ -63,10 +67,15 @@ class TurnStream:
         cut_since: float | None = None
         is_following = False
         while True:
+            raw_here: Counter[int] = Counter()
             try:
                 with remote_errors():
                     async for event in self._events(self._start if not is_following else None):
                         is_following, cut_since = True, None
+                        if event.HasField("raw_frame"):
+                            if self._is_new_raw(event.sequence, raw_here):
+                                yield event
+                            continue
                         if event.sequence <= self.last_sequence:
                             continue
                         self.last_sequence = event.sequence
@@ -88,6 +97,14 @@ class TurnStream:
                     raise FaultError(f"turn {self.turn_id}: its stream ends again and again without its last event")
                 raise client_error(broken)
             await asyncio.sleep(RECONNECT_PAUSE_S)
+
+    def _is_new_raw(self, sequence: int, raw_here: Counter[int]) -> bool:
+        """Whether this raw frame of a view was not told by the view before it."""
+        raw_here[sequence] += 1
+        if sequence < self._raw_from or raw_here[sequence] <= self._raw_told[sequence]:
+            return False
+        self._raw_told[sequence] += 1
+        return True
 
     async def _events(self, start: pb.StartTurnRequest | None) -> AsyncIterator[pb.TurnEvent]:
         if start is not None:

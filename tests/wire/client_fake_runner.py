@@ -144,7 +144,8 @@ class FakeRunner:
         script.refuse()
         yield pb.WatchTurnResponse(resume=script.resume)
         for event in script.events:
-            if event.sequence > request.after_sequence:
+            # As the runner does: what is kept of the raw frames is replayed whole.
+            if event.sequence > request.after_sequence or event.HasField("raw_frame"):
                 yield pb.WatchTurnResponse(event=event)
 
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:

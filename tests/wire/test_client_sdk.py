@@ -62,6 +62,22 @@ async def test_a_cut_view_goes_on_where_it_stopped_and_the_message_is_not_sent_a
         assert [(request.turn_id, request.after_sequence) for request in script.watched] == [("t-1", cut_after)]
 
 
+@pytest.mark.parametrize("cut_after", [None, 2, 5, 6, 9])
+async def test_raw_frames_come_once_each_between_the_numbered_events(cut_after: int | None) -> None:
+    """A raw frame carries the number of the event before it, and a new view replays all that are kept."""
+    events: list[pb.TurnEvent] = []
+    for event in events_of("hello"):
+        raws = [pb.RawFrame(frame=f"{event.sequence}{place}".encode()) for place in "ab"]
+        events += [event, *(pb.TurnEvent(sequence=event.sequence, raw_frame=raw) for raw in raws)]
+    events = events[:-2]  # nothing comes after the last event
+    async with fake_runner(Script(events=events, cut_after=cut_after)) as address, StandfastClient(address) as client:
+        stream = client.start_turn("c-1", "x", expect=Expect.NEW, turn_id="t-1", include_raw=True)
+        seen = [event async for event in stream]
+    raw = [event.raw_frame.frame for event in seen if event.HasField("raw_frame")]
+    assert raw == [event.raw_frame.frame for event in events if event.HasField("raw_frame")]
+    assert [event.sequence for event in seen if not event.HasField("raw_frame")] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
 async def test_a_cut_before_the_first_event_is_raised_as_retryable() -> None:
     script = Script(cut_after=0)
     async with fake_runner(script) as address, StandfastClient(address) as client:
