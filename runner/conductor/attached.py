@@ -144,7 +144,7 @@ class AttachedReader:
         except StandfastError as error:
             broke = self._broke(error)
         if self.observed is not None:
-            self._post(Observed(self.observed.native_end_seen))
+            self._post(Observed(self.observed.native_end_seen, self.exited))
         else:
             self._post(broke)
 

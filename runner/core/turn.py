@@ -102,9 +102,10 @@ class NativeEnded:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The host agent journalled its observation; no more bytes come."""
+    """The host agent journalled its observation; no more bytes come. `cause`: why there is no native end, if the stream said so."""
 
     native_end_seen: bool
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +328,8 @@ class TurnMachine:
                 return self._refused(cause)
             case Unavailable(cause):
                 return self._unavailable(cause)
-            case Observed(native_end_seen):
-                return self._observed(native_end_seen)
+            case Observed():
+                return self._observed(event)
             case _:
                 return self._forward(event)
 
@@ -442,16 +443,16 @@ class TurnMachine:
             case _:
                 raise self._illegal(Unavailable(cause))
 
-    def _observed(self, native_end_seen: bool) -> list[Effect]:
+    def _observed(self, event: Observed) -> list[Effect]:
         match self.state:
             case TurnState.QUIESCING:
                 return self._go(TurnState.SETTLING, Settle(replay=False))
-            case TurnState.RUNNING if native_end_seen:
+            case TurnState.RUNNING if event.native_end_seen:
                 # The host agent saw an end that this side's reading has not: judged as what it is here, Unproven.
                 return [*self._announce(Outcome.FAILED, None), *self._go(TurnState.SETTLING, Settle(replay=False))]
             case TurnState.RUNNING:
                 outcome = self.stop.outcome if self.stop is not None else Outcome.INTERRUPTED
-                cause = self.stop.cause if self.stop is not None else None
+                cause = self.stop.cause if self.stop is not None else event.cause
                 return self._abandon(outcome, cause, may_have_been_sent=True)
             case TurnState.ACTIVATING | TurnState.ADMITTING:
                 cause = Cause(
@@ -459,7 +460,7 @@ class TurnMachine:
                 )
                 return [CloseAttach(), *self._abandon(Outcome.NOT_SENT, cause, may_have_been_sent=False)]
             case _:
-                raise self._illegal(Observed(native_end_seen))
+                raise self._illegal(event)
 
     # --- steps ------------------------------------------------------------------------------------------------------
     def _go(self, state: TurnState, *effects: Effect) -> list[Effect]:

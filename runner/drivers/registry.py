@@ -31,6 +31,7 @@ AGENTS: tuple[AgentEntry, ...] = (
         make_driver=claude_code.ClaudeCodeDriver,
         settings_per_process=("model", "permission_mode"),
         settings_per_turn=(),
+        options=("max_retries",),
         capabilities=(
             ("cancel", "yes"),
             ("resume", "yes"),

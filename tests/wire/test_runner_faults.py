@@ -343,7 +343,8 @@ async def test_a_cli_that_dies_with_no_end_is_interrupted_and_the_exit_code_deci
 
     house.host.scripts = [dying]
     told = await house.turn("t1")
-    assert told.outcome == "INTERRUPTED"
+    assert (told.outcome, told.turn.failure.reason) == ("INTERRUPTED", "CLI_DIED")
+    assert "database is locked" in told.turn.failure.message
     assert house.manager.of("SettleTurn") == []
 
 

@@ -73,6 +73,7 @@ EVENTS: dict[str, Event] = {
     "NativeEnded bad": NativeEnded(BAD_END),
     "Observed end": Observed(native_end_seen=True),
     "Observed no end": Observed(native_end_seen=False),
+    "Observed exit": Observed(native_end_seen=False, cause=CAUSE),
     "AttachBroke before": AttachBroke(CAUSE, before_forwarded=True, refused=False),
     "AttachBroke refused": AttachBroke(CAUSE, before_forwarded=True, refused=True),
     "AttachBroke after": AttachBroke(CAUSE, before_forwarded=False, refused=False),
@@ -162,6 +163,10 @@ LEGAL: dict[tuple[TurnState, str], tuple[TurnState, list[Effect]]] = {
         S.ABANDONING,
         [AnnounceEnd(Outcome.INTERRUPTED, None), abandon(Outcome.INTERRUPTED, None, sent=True)],
     ),
+    (S.RUNNING, "Observed exit"): (
+        S.ABANDONING,
+        [AnnounceEnd(Outcome.INTERRUPTED, CAUSE), abandon(Outcome.INTERRUPTED, CAUSE, sent=True)],
+    ),
     (S.RUNNING, "AttachBroke before"): (
         S.ABANDONING,
         [CloseAttach(), AnnounceEnd(Outcome.NOT_SENT, CAUSE), abandon(Outcome.NOT_SENT, CAUSE, sent=True)],
@@ -183,6 +188,7 @@ LEGAL: dict[tuple[TurnState, str], tuple[TurnState, list[Effect]]] = {
     (S.QUIESCING, "Forwarded"): (S.QUIESCING, []),
     (S.QUIESCING, "Observed end"): (S.SETTLING, [Settle(replay=False)]),
     (S.QUIESCING, "Observed no end"): (S.SETTLING, [Settle(replay=False)]),
+    (S.QUIESCING, "Observed exit"): (S.SETTLING, [Settle(replay=False)]),
     (S.QUIESCING, "QuiesceTimedOut"): (S.SETTLING, [CloseAttach(), Settle(replay=False)]),
     (S.QUIESCING, "LeaseLost"): (S.QUIESCING, []),
     (S.SETTLING, "Settled"): (S.SETTLED, []),
