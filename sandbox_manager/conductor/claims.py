@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sandbox_manager.adapters.store_port import Conversation, Insert, TurnStory, Update
+from sandbox_manager.conductor.forgotten import require_expected
 from sandbox_manager.conductor.parts import Parts, turn_key
 from sandbox_manager.core.claims import Claim, ClaimedTurn, ClaimRuling, rule_on_claim
-from sandbox_manager.core.errors import ConversationBusyError, StoreBehindError
-from sandbox_manager.core.locators import Expect, LabelledContainer, check_expectation
+from sandbox_manager.core.errors import ConversationBusyError
+from sandbox_manager.core.locators import Expect
 from sandbox_manager.core.records import ConversationRef, TurnRecord, TurnState
 from sandbox_manager.core.refusals import ContextLostError, ConversationRemovedError
 
@@ -123,22 +124,8 @@ class Claims:
         return await self._parts.store.turn(wish.ref, first.turn_id) if first is not None else None
 
     async def _require_expected(self, found: Conversation, wish: ClaimWish) -> None:
-        """That the conversation is the one that the client expects. Before one is called unknown, every host that is alive is searched."""
         is_known = found.member is not None
-        unknown = () if is_known else await self._unknown_containers(wish)
-        try:
-            check_expectation(
-                _EXPECTATIONS.get(wish.expect, Expect.UNSET), is_known=is_known, unknown_containers=unknown
-            )
-        except StoreBehindError as error:
-            first = unknown[0]
-            raise ContextLostError(
-                "STORE_BEHIND",
-                cure="Restore the manager's store from its newest backup, or remove that container if it is not wanted.",
-                readable=f"the container {first.container_id} on host {first.host_id}",
-                expected="a store that knows every retained container",
-                observed=error.message,
-            ) from error
+        await require_expected(self._parts, wish.ref, _EXPECTATIONS.get(wish.expect, Expect.UNSET), is_known=is_known)
         if not is_known and wish.runner_knows_conversation:
             raise ContextLostError(
                 "STORE_BEHIND",
@@ -147,18 +134,6 @@ class Claims:
                 expected="a member of this conversation in the manager's store",
                 observed="none, while the runner has a saved locator",
             )
-
-    async def _unknown_containers(self, wish: ClaimWish) -> tuple[LabelledContainer, ...]:
-        """Containers with this conversation's label whose group the store does not have: a removed or half-made one it has."""
-        await self._parts.book.heard_all(self._parts.first_beat_wait_s)
-        return tuple(
-            [
-                LabelledContainer(container.container_id, host_id)
-                for host_id, containers in self._parts.book.labelled(wish.ref.label).items()
-                for container in containers
-                if await self._parts.store.group(container.group_id) is None
-            ]
-        )
 
     def _claimed(self, turn: TurnRecord) -> ClaimedTurn:
         return ClaimedTurn(

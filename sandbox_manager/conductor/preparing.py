@@ -10,6 +10,7 @@ import uuid
 from dataclasses import replace
 
 from sandbox_manager.adapters.store_port import Conversation, Insert, TurnStory, Update
+from sandbox_manager.conductor.forgotten import require_expected
 from sandbox_manager.conductor.granting import Grant, Granting, PrepareWish
 from sandbox_manager.conductor.lookups import ended, recording_refusals, require_holder, story_of_turn
 from sandbox_manager.conductor.members import member_machine
@@ -21,7 +22,7 @@ from sandbox_manager.core.errors import ConversationBusyError
 from sandbox_manager.core.group import GroupState
 from sandbox_manager.core.host import HostState
 from sandbox_manager.core.judgement import weigh
-from sandbox_manager.core.locators import resolve_locator
+from sandbox_manager.core.locators import Expect, resolve_locator
 from sandbox_manager.core.member import GivenUp
 from sandbox_manager.core.records import (
     GroupRecord,
@@ -150,6 +151,8 @@ class Preparing:
 
     async def _place(self, wish: PrepareWish, found: Conversation) -> Conversation:
         host = await self._choose_host(wish.agent)
+        # The claim has asked before; a host that came back since may hold what the store has forgotten.
+        await require_expected(self._parts, wish.ref, Expect.UNSET, is_known=False)
         group = GroupRecord(
             group_id=f"g{uuid.UUID(self._parts.new_id()).hex[:16]}",
             tenant=wish.ref.tenant,

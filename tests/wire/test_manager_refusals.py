@@ -146,6 +146,30 @@ async def test_a_container_that_the_store_does_not_know_is_never_a_silent_new(tm
         assert host.container_of("c").container_id in error.value.metadata["readable"]
 
 
+async def test_a_claim_from_before_the_host_came_back_is_no_silent_new(tmp_path: Path) -> None:
+    """The claim found nobody to ask. When its Prepare is asked again, the host that has the container is there."""
+    async with running_manager(tmp_path) as manager, FakeHost(manager.address, release_sha=release()) as host:
+        await host.register()
+        async with RunnerCalls(manager.address, host) as runner:
+            await runner.settled("c", "t1")
+    (tmp_path / "manager" / "manager.sqlite").unlink()
+    async with (
+        running_manager(tmp_path, listen=manager.address) as manager,
+        host,
+        RunnerCalls(manager.address, host) as runner,
+    ):
+        await runner.claim("c", "t2")
+        with refused("NO_HOST"):
+            await runner.prepare("c", "t2")
+        await host.register()
+        assert (await runner.claim("c", "t2")).disposition == "CLAIMED"
+        with refused("CONTEXT_LOST") as error:
+            await runner.prepare("c", "t2")
+        assert error.value.metadata["cause"] == "STORE_BEHIND"
+        assert (await runner.turn("c", "t2")).state == "REFUSED"
+        assert len(host.containers) == 1
+
+
 async def test_a_runner_that_knows_the_conversation_never_gets_a_new_one(world: World) -> None:
     _, runner = world
     with refused("CONTEXT_LOST") as error:
