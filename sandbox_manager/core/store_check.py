@@ -172,8 +172,11 @@ class _NewPart:
 
     def _match_users(self) -> None:
         open_turns = list(self._turns)
+        admitted_ids = {turn.message_id for turn in self._turns}
         for one in self._segment.records:
-            if one.kind is not RecordKind.USER:
+            # A user may say just what the CLI writes when a turn is interrupted: only the id tells such a message from a marker.
+            is_marker_like = one.kind is RecordKind.TOOL and one.uuid in admitted_ids
+            if one.kind is not RecordKind.USER and not is_marker_like:
                 continue
             by_id = [turn for turn in open_turns if turn.message_id == one.uuid]
             candidates = by_id or [turn for turn in open_turns if turn.message_id not in self._by_uuid]
@@ -203,6 +206,8 @@ class _NewPart:
         match one.kind:
             case RecordKind.BOOKKEEPING | RecordKind.USER:
                 return None  # users were matched before
+            case RecordKind.TOOL if one.uuid in self._turn_of:
+                return None
             case RecordKind.NEW_BASE:
                 return None if self._turns else "a compaction outside a turn"
             case RecordKind.FOREIGN:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sandbox_manager.agents.claude_code.bookkeeping import INTERRUPT_MARKERS
 from sandbox_manager.core.judgement import Outcome, StoreVerdict
 from sandbox_manager.core.store_check import AdmittedTurn
 from sandbox_manager.core.values import (
@@ -409,6 +410,17 @@ ALLOWED: dict[str, list[dict[str, Any]]] = {
 def test_what_a_turn_or_bookkeeping_explains_is_allowed(name: str) -> None:
     verdict = judge_turn(later(*ALLOWED[name]))
     assert (verdict.store, verdict.result, verdict.reasons) == (StoreVerdict.CONFIRMED, Result.SETTLED, ())
+
+
+@pytest.mark.parametrize("marker", sorted(INTERRUPT_MARKERS))
+def test_a_user_may_say_what_the_cli_writes_at_an_interrupt(marker: str) -> None:
+    said = later(user(MESSAGE_ID, "a0", marker), assistant("a1", MESSAGE_ID, "noted"))
+    admitted: dict[str, Any] = {"message_digest": digest(marker), "message_length": len(marker)}
+    turn = Turn(replace(said.expected, **admitted), replace(said.observation, **admitted))
+    verdict = judge_turn(turn)
+    assert (verdict.store, verdict.result, verdict.reasons) == (StoreVerdict.CONFIRMED, Result.SETTLED, ())
+    # Under the admitted id, but not what was admitted.
+    assert judge_turn(said).store is StoreVerdict.CONTRADICTED
 
 
 def test_what_an_interrupted_turn_left_is_explained_by_its_admission() -> None:
