@@ -153,7 +153,8 @@ class Sandboxes:
         workspace = found.workspace or group.workspace or self._default_workspace(host)
         group = await record_group(self._parts, replace(group, workspace=workspace), machine)
         self._require_accepted(group)
-        if was_started:
+        if was_started or found.measured is not None:
+            # Also of one that runs by now: a start whose measuring was refused leaves it running, and what it measured still holds.
             self._require_pins(found, host)
         return ReadySandbox(group, host, found.started_at, workspace, was_started)
 
@@ -191,7 +192,7 @@ class Sandboxes:
             )
 
     def _require_pins(self, found: SandboxStatement, host: HostRecord) -> None:
-        """At every start the supervisor measures itself and the CLIs anew: a retained container can drift after its first check."""
+        """What the supervisor measured at the container's start, of itself and the CLIs: a retained one can drift after its first check."""
         pins = self._parts.manifest.pins
         # Image, protocol and launch are not the supervisor's to measure: they were compared before, and at the host's registration.
         items = {f"cli.{cli.name}.updater": "off" for cli in pins.clis}

@@ -361,6 +361,10 @@ async def test_a_cli_that_changed_in_the_retained_container_is_found_at_its_next
     with refused("CLI_VERSION_MISMATCH") as error:
         await runner.prepare("c", "t2")
     assert "2.1.231" in error.value.metadata["found"]
+    # The container runs by now. What was measured at its start holds for the next turn, too.
+    await runner.claim("c", "t3")
+    with refused("CLI_VERSION_MISMATCH"):
+        await runner.prepare("c", "t3")
 
 
 async def test_another_agent_than_the_conversations_own_is_refused(world: World) -> None:
