@@ -16,6 +16,7 @@ from runner.adapters.host_client import AttachSession
 from runner.adapters.wire import event_to_wire
 from runner.conductor.feed import TurnFeed
 from runner.conductor.replay import NORMALISED
+from runner.conductor.tool_spans import ToolSpans
 from runner.core.errors import HostUnavailableError, ReasonedError, cause_of
 from runner.core.events import (
     AlreadyDelivered,
@@ -47,6 +48,7 @@ from runner.policy import RunnerPolicy
 from standfast.host.v1 import host_agent_pb2 as host_pb
 from standfast.runner.v1 import runner_pb2
 from standfast_chassis.errors import StandfastError
+from standfast_chassis.tracing import Tracing
 
 _log = structlog.get_logger("standfast.runner.attached")
 
@@ -85,6 +87,7 @@ class AttachedReader:
         expected_session_id: str,
         message_id: str,
         policy: RunnerPolicy,
+        tracing: Tracing,
         feed: TurnFeed,
         post: Callable[[Posted], None],
         on_text: Callable[[str], None],
@@ -101,6 +104,7 @@ class AttachedReader:
         self._policy = policy
         self._message_id = message_id
         self._driver = agent.make_driver(0)
+        self._tools = ToolSpans(tracing)
         self._feed = feed
         self._post = post
         self._on_text = on_text
@@ -143,6 +147,8 @@ class AttachedReader:
             broke = AttachBroke(cause, before_forwarded=not self.frames_written, refused=False)
         except StandfastError as error:
             broke = self._broke(error)
+        finally:
+            self._tools.close()
         if self.observed is not None:
             self._post(Observed(self.observed.native_end_seen, self.exited))
         else:
@@ -244,6 +250,7 @@ class AttachedReader:
                 if self._requests <= _REQUESTS_MAX:
                     self._post(body)
             case _ if isinstance(body, NORMALISED):
+                self._tools.observe(body)
                 self._publish(body)
             case _:
                 pass

@@ -274,6 +274,7 @@ class TurnTask:
             expected_session_id=grant.locator.native_session_id,
             message_id=grant.message_id,
             policy=self._desk.parts.policy,
+            tracing=self._desk.parts.tracing,
             feed=self._desk.feed,
             post=lambda posted: self._put(_ATTACH, posted, epoch),
             on_text=self._desk.standing.texts.append,

@@ -128,10 +128,10 @@ class BareRunner:
         await self.admit()
         await self.send()
 
-    async def settle(self, claim: sandbox_pb.RunnerClaim, request_id: str = "r1") -> sandbox_pb.Settlement:
+    async def settle(self, claim: sandbox_pb.RunnerClaim) -> sandbox_pb.Settlement:
         answer = await self.manager.SettleTurn(
             sandbox_pb.SettleTurnRequest(
-                request_id=request_id,
+                request_id=self.grant.activation_id,
                 conversation=self.key,
                 turn_id=self.turn_id,
                 activation_id=self.grant.activation_id,

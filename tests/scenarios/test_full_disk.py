@@ -52,7 +52,7 @@ async def test_a_turn_on_a_full_disk_is_not_settled_and_the_session_goes_on_when
         assert first.outcome == "COMPLETED"
         records = stage.rows("manager", "select * from store_records")
         filler = fill(stage.sandboxes)
-        full = await stage.ask("c", "hello")
+        full = await stage.ask("c", "hello " + "x" * 20_000)  # more than what is left of the transcript's last page
         assert full.outcome in ("FAILED", "REFUSED")
         assert (full.reason, full.turn.locator_saved) == ("STORAGE_FULL", False)
         assert stage.rows("manager", "select * from store_records") == records

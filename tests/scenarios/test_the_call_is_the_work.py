@@ -128,6 +128,8 @@ async def test_a_runner_that_only_hangs_holds_nothing_after_it_is_ended(stage: S
     await stage.until("the journal has its end", journal_is_over(stage, activation_id), SLOT_FREE_S)
     await stage.fleet.restart(stage.fleet.runner)
     stage.reconnect()
+    while (await stage.client.get_turn(conversation, turn_id)).state not in ("SETTLED", "ENDED"):  # noqa: ASYNC110 (another process)
+        await asyncio.sleep(0.05)
     after = await stage.ask(conversation, "what is the colour?")
     assert (after.state, after.text) == ("RESTORED", "the colour is green")
     killed = await stage.client.get_turn(conversation, turn_id)
