@@ -27,7 +27,8 @@ def built_image(
 ) -> tuple[str, bool]:
     """The image's id, and whether it had to be built.
 
-    The recipe label holds the digest of all that went in. Equal digest under the same tag: nothing to do.
+    The image has a name of its own, made from the digest of all that went in, beside `tag`. It keeps that name when `tag` moves on
+    to the next build, so that nobody's clean-up of nameless images takes one that retained conversations run in.
     """
     architecture = client.info()["Architecture"]
     if architecture != "x86_64":
@@ -43,24 +44,33 @@ def built_image(
         # The digest needs no bytes: the pin says what they are, and unpacking checks it.
         files.append(ContextFile(f"agents/{pin.agent}/{pin.executable}", Path(), 0o711, pin.member_sha256))
     recipe = digest_of(files, base_id, *PACKAGES, *(f"{key}={value}" for key, value in labels.items()))
-    present = image_id_if_present(client, tag)
-    if present and client.images.get(tag).labels.get(RECIPE_LABEL) == recipe:
-        return present, False
-    unpacked = {f"agents/{pin.agent}/{pin.executable}": unpacked_member(pin, cache) for pin in pins}
-    files = [replace(file, path=unpacked.get(file.name, file.path)) for file in files]
-    return _build(client, files, {**labels, RECIPE_LABEL: recipe}, tag, base_id), True
+    own_name = f"{_repository_of(tag)}:{recipe[:12]}"
+    is_new = image_id_if_present(client, own_name) is None
+    if is_new:
+        unpacked = {f"agents/{pin.agent}/{pin.executable}": unpacked_member(pin, cache) for pin in pins}
+        files = [replace(file, path=unpacked.get(file.name, file.path)) for file in files]
+        _build(client, files, {**labels, RECIPE_LABEL: recipe}, own_name, base_id)
+    image = client.images.get(own_name)
+    image.tag(tag)
+    return str(image.id), is_new
+
+
+def _repository_of(tag: str) -> str:
+    """The name without its tag. A colon before the last slash is a registry's port."""
+    path, slash, last = tag.rpartition("/")
+    return path + slash + last.partition(":")[0]
 
 
 def _build(
-    client: docker.DockerClient, files: Sequence[ContextFile], labels: dict[str, str], tag: str, base_id: str
-) -> str:
+    client: docker.DockerClient, files: Sequence[ContextFile], labels: dict[str, str], name: str, base_id: str
+) -> None:
     with tempfile.TemporaryFile() as context:
         write_context(files, context)
         context.seek(0)
         output = client.api.build(
             fileobj=context,
             custom_context=True,
-            tag=tag,
+            tag=name,
             buildargs={"BASE": base_id, "PACKAGES": " ".join(PACKAGES)},
             labels=labels,
             rm=True,
@@ -73,4 +83,3 @@ def _build(
             said.append(str(chunk.get("stream", "")))
             if "error" in chunk:
                 raise BuildError(f"the image build failed: {chunk['error']}\n{''.join(said)[-2000:]}")
-    return str(client.images.get(tag).id)

@@ -245,7 +245,8 @@ async def test_an_image_without_our_supervisor_is_named(
             await engine.run_measure(str(image.id))
     finally:
         await engine.close()
-        docker_client.images.remove(str(image.id), force=True)
+        # noprune: else the engine also takes the images below it that have no name any more.
+        docker_client.images.remove(str(image.id), force=True, noprune=True)
 
 
 async def test_an_engine_that_does_not_answer_says_nothing_about_containers(tmp_path: Path) -> None:
