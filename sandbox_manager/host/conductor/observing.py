@@ -32,6 +32,7 @@ from sandbox_manager.host.relay.activation import RelayObservation
 from standfast_chassis.errors import StandfastError
 
 _log = structlog.get_logger("standfast.host.observing")
+_NOT_WRITTEN = ("NO_SPACE", "UNWRITABLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,8 @@ class Observer:
         left_in_order = await self._slot.leave(_leave_by(facts), self._limits.exit_wait_s)
         census = await self._slot.reclaim((), self._limits.quiesce_timeout_s)
         again, is_there = await watch.await_turn(facts.findings, grant.message_id, prefix, 0.0)
-        if again.error is None or reading.error is not None:
+        # A disk that was full while the turn was to be written stays the cause, though the CLI's leaving has freed a block of it.
+        if is_there or (reading.error not in _NOT_WRITTEN and (again.error is None or reading.error is not None)):
             reading = again
         return reading, is_there, census, left_in_order
 
