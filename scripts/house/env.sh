@@ -26,6 +26,6 @@ is_debian_root() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ -e /
 # apt_install PACKAGE...: refreshes the lists once, then installs. Services are not expected to start by themselves.
 apt_install() {
   say "installing Debian packages: $*"
-  apt-get update -q >/dev/null
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null
+  apt-get update -q -o Acquire::Retries=3 >/dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Acquire::Retries=3 --no-install-recommends "$@" >/dev/null
 }
