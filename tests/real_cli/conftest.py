@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import docker
 import pytest
+import pytest_asyncio
 from docker.errors import DockerException
 
 from standfast_lab.fleet.fleet import Parts
 from standfast_lab.provider import LabProvider
 from tests.conftest import CACHE
+from tests.real_cli.site import Site
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(params=["local", "docker"])
@@ -22,24 +26,59 @@ def engine_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def short_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes new folders with short paths: sockets and Claude's project slug have lengths to keep."""
+
+    def make() -> Path:
+        made = tmp_path_factory.getbasetemp() / f"f{next(_numbers)}"
+        made.mkdir(mode=0o700)
+        return made
+
+    return make
+
+
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """Short: sockets and Claude's project slug have lengths to keep. It lies in the session's own temporary folder."""
-    made = Path(tempfile.mkdtemp(prefix="f"))
+def folder(short_folder: Callable[[], Path]) -> Iterator[Path]:
+    """It lies in the session's own temporary folder, by which what a test leaves running is known."""
+    made = short_folder()
     yield made
     shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def docker_parts(sandbox_image_id: str, test_labels: dict[str, str]) -> Parts:
+    return Parts("docker", CACHE / "release-manifest.json", image=sandbox_image_id, labels=test_labels)
+
+
+@pytest.fixture(scope="session")
+def local_parts(tool_folder: Path) -> Parts:
+    return Parts("local", CACHE / "local-manifest.json", tools=tool_folder)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def docker_site(
+    short_folder: Callable[[], Path], docker_parts: Parts, _removes_its_containers: None
+) -> AsyncIterator[Site]:
+    """The product on Docker, shared by a module's tests."""
+    async with Site(short_folder(), docker_parts) as site:
+        yield site
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def local_site(short_folder: Callable[[], Path], local_parts: Parts) -> AsyncIterator[Site]:
+    """The product on `local`, shared by a module's tests."""
+    async with Site(short_folder(), local_parts) as site:
+        yield site
+
+
 @pytest.fixture
-def parts(engine_name: str, request: pytest.FixtureRequest, test_labels: dict[str, str]) -> Parts:
-    if engine_name == "docker":
-        image_id = str(request.getfixturevalue("sandbox_image_id"))
-        return Parts("docker", CACHE / "release-manifest.json", image=image_id, labels=test_labels)
-    tools: Path = request.getfixturevalue("tool_folder")
-    return Parts("local", CACHE / "local-manifest.json", tools=tools)
+def parts(engine_name: str, request: pytest.FixtureRequest) -> Parts:
+    parts: Parts = request.getfixturevalue(f"{engine_name}_parts")
+    return parts
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _removes_its_containers(test_labels: dict[str, str]) -> Iterator[None]:
     """A fleet leaves its stopped sandboxes, as the product does: what is retained is never deleted by itself."""
     yield

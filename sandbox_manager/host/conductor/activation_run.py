@@ -238,7 +238,8 @@ class ActivationRun:
             if grant.resumes:
                 store = await self._observer.watch.read(grant.store.prefix_length)
             slot.listen(self.offer)
-            is_new = not slot.fits(grant.reuse_process_generation, grant.locator, grant.settings_digest)
+            fits = slot.fits(grant.reuse_process_generation, grant.locator, grant.settings_digest)
+            is_new = not (fits and await slot.is_alive())
             if is_new:
                 self._cli = await slot.start(
                     grant.next_process_generation,

@@ -131,6 +131,20 @@ class HostedSlot:
             and not cli.was_interrupted_on_loss
         )
 
+    async def is_alive(self) -> bool:
+        """Whether the supervisor would take input for the process now: its news of an exit may still be on the way here.
+
+        Raises GuestLinkError.
+        """
+        if self.cli is None:
+            return False
+        try:
+            await self._link.write(self.number, self.cli.process_generation, b"")
+        except GuestOperationError as error:
+            _log.info("a kept process is not there any more", slot=self.number, reason=error.guest_reason)
+            return False
+        return True
+
     async def start(
         self,
         process_generation: int,
