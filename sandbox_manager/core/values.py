@@ -249,7 +249,8 @@ class Observation:
     disposition_reason: str
     interrupted_by: (
         str | None
-    )  # None, or ATTACH_LOST, CANCEL, TIMEOUT, SUPERVISOR_LOST, HOST_RESTART, CLI_EXIT, UNANSWERED_QUESTION
+    )  # None, or ATTACH_LOST, CANCEL, TIMEOUT, SUPERVISOR_LOST, HOST_RESTART, HOST_FAULT, CLI_EXIT,
+    # UNANSWERED_QUESTION, or the reason of a refused frame
 
 
 @dataclass(frozen=True, slots=True)

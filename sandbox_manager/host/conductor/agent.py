@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import structlog
 from sandbox_manager.agents.registry import agent_named
 from sandbox_manager.core import codec
 from sandbox_manager.core.values import (
+    Census,
     ContainerFacts,
     Generations,
     NativeLocator,
@@ -24,10 +26,12 @@ from sandbox_manager.host.adapters.journal import ActivationRow, Journal
 from sandbox_manager.host.conductor.activation_limits import ActivationLimits, HostPolicy
 from sandbox_manager.host.conductor.activation_run import ActivationRun
 from sandbox_manager.host.conductor.inbound import InterruptCame
+from sandbox_manager.host.conductor.sandbox import Sandbox
 from sandbox_manager.host.conductor.sandboxes import Sandboxes
 from sandbox_manager.host.conductor.store_watch import StoreWatch
 from sandbox_manager.host.core.grant import Grant
 from sandbox_manager.host.errors import (
+    ActivationUnknownError,
     ContainerChangedError,
     HostError,
     TokenInvalidError,
@@ -38,6 +42,9 @@ from standfast_chassis.task_pool import TaskPool
 from standfast_chassis.tracing import Tracing
 
 _log = structlog.get_logger("standfast.host")
+
+_OBSERVE_RETRY_FIRST_S = 0.2
+_OBSERVE_RETRY_MAX_S = 5.0
 
 
 class HostLeaseError(HostError):
@@ -99,8 +106,13 @@ class HostAgent:
         slot.hold(grant.activation_id)
         try:
             await self.journal.attach(self._claims(token, TokenKind.ATTACH))
-        except BaseException:
+        except HostError:
             slot.let_go(grant.activation_id)
+            raise
+        except BaseException:
+            # Cancelled or failed in the middle of the write: it may be on record, and nobody will run it.
+            slot.let_go(grant.activation_id)
+            self._observe_later(grant.activation_id)
             raise
         run = ActivationRun(
             grant,
@@ -114,10 +126,15 @@ class HostAgent:
             limits=self._limits,
             policy=self._policy,
         )
+        try:
+            task = self._tasks.start(run.run, name=grant.activation_id)
+        except StandfastError:
+            slot.let_go(grant.activation_id)
+            self._observe_later(grant.activation_id)
+            raise
         self._runs[grant.activation_id] = run
-        task = self._tasks.start(run.run, name=grant.activation_id)
         self._ends[grant.activation_id] = task
-        task.add_done_callback(lambda _: self._forget(grant.activation_id))
+        task.add_done_callback(lambda _: self._over(run))
         return run
 
     def admission(self, token: str) -> Mapping[str, Any]:
@@ -137,9 +154,34 @@ class HostAgent:
 
         return finish()
 
-    def _forget(self, activation_id: str) -> None:
-        self._runs.pop(activation_id, None)
-        self._ends.pop(activation_id, None)
+    def _over(self, run: ActivationRun) -> None:
+        self._runs.pop(run.grant.activation_id, None)
+        self._ends.pop(run.grant.activation_id, None)
+        if run.observation is None:
+            # It broke off: the journal could not be written, or a fault of ours. Without an observation its turn stays open for ever.
+            self._observe_later(run.grant.activation_id)
+
+    def _observe_later(self, activation_id: str) -> None:
+        try:
+            self._tasks.start(lambda: self._observe_broken(activation_id), name=f"observe {activation_id}")
+        except StandfastError as failure:
+            _log.warning("left for the next start", activation_id=activation_id, reason=failure.reason)
+
+    async def _observe_broken(self, activation_id: str) -> None:
+        """Observes an activation whose run broke off, as soon as the journal takes it."""
+        pause_s = _OBSERVE_RETRY_FIRST_S
+        while True:
+            try:
+                row = await self.journal.row(activation_id)
+                if row.observation_jws is None:
+                    await self._observe_orphan(row, "HOST_FAULT")
+                return
+            except ActivationUnknownError:
+                return  # it was never recorded, so nothing was started for it
+            except StandfastError as failure:
+                _log.error("an activation that broke off is not observed yet", reason=failure.reason)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _OBSERVE_RETRY_MAX_S)
 
     # --- stores, evidence, leases -----------------------------------------------------------------------------------
 
@@ -186,7 +228,7 @@ class HostAgent:
         """
         for row in await self.journal.unobserved():
             try:
-                await self._observe_orphan(row)
+                await self._observe_orphan(row, "HOST_RESTART")
             except StandfastError as failure:
                 _log.error(
                     "an activation of a former run could not be observed",
@@ -194,16 +236,16 @@ class HostAgent:
                     reason=failure.reason,
                 )
 
-    async def _observe_orphan(self, row: ActivationRow) -> None:
+    async def _observe_orphan(self, row: ActivationRow, because: str) -> None:
         grant = Grant.read(row.token)
         facts = ContainerFacts(grant.container_id, "", grant.nonce, "")
         census = None
         try:
             sandbox = self.sandboxes.running(grant.group_id, grant.container_generation)
             facts = sandbox.facts
-            census = await sandbox.slots[grant.slot].reclaim((), self._limits.quiesce_timeout_s)
+            census = await self._empty_slot(sandbox, grant)
         except (HostError, GuestLinkError) as failure:
-            _log.info("the slot of an interrupted activation does not run", reason=failure.reason)
+            _log.info("the slot of an interrupted activation is not emptied here", reason=failure.reason)
         agent = agent_named(grant.agent)
         admission = row.admission or {}
         observation = Observation(
@@ -231,8 +273,8 @@ class HostAgent:
             census=census,
             relay=None,
             disposition=ProcessDisposition.RECLAIM_FIRST,
-            disposition_reason="HOST_RESTART",
-            interrupted_by="HOST_RESTART",
+            disposition_reason=because,
+            interrupted_by=because,
         )
         await self.journal.observed(
             row.activation_id,
@@ -240,3 +282,16 @@ class HostAgent:
             native_end_seen=False,
             sent=row.was_forwarded,
         )
+
+    async def _empty_slot(self, sandbox: Sandbox, grant: Grant) -> Census:
+        """Ends what the activation left. A slot that another activation holds by now was emptied by that: SlotBusyError."""
+        slot = sandbox.slots[grant.slot]
+        slot.hold(grant.activation_id)
+        try:
+            with suppress(StandfastError):
+                await sandbox.relay.end_activation(grant.group_id, slot.name, grant.activation_id)
+            census = await slot.reclaim((), self._limits.quiesce_timeout_s)
+            slot.release(ProcessDisposition.RECLAIM_FIRST, census)
+            return census
+        finally:
+            slot.let_go(grant.activation_id)
