@@ -94,16 +94,26 @@ class BareClaude:
         executable: Path,
         *,
         workspace: Path,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str] | None,
         session_id: str,
         is_resume: bool = False,
         flags: Sequence[str] = QUIET_FLAGS,
         model: str = "claude-sonnet-4-5",
+        launcher: Sequence[str] = (),
     ) -> None:
+        """`environment` None: this process's own. `launcher`: a command that runs the CLI, before its own words."""
         start = ["--resume" if is_resume else "--session-id", session_id]
-        self._argv = [str(executable), "-p", "--input-format", "stream-json", "--output-format", "stream-json"]
+        self._argv = [
+            *launcher,
+            str(executable),
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+        ]
         self._argv += ["--verbose", "--model", model, "--permission-mode", "bypassPermissions", *start, *flags]
-        self._workspace, self._environment = workspace, dict(environment)
+        self._workspace, self._environment = workspace, None if environment is None else dict(environment)
         self.events: list[Event] = []
         self.stderr = b""
 

@@ -1,22 +1,16 @@
-"""Measures the relay against a bare reverse proxy in the same language, in one run, interleaved. Prints one JSON line.
+"""The relay against a bare reverse proxy in the same language, request by request in turn, in one process.
 
-The bare proxy is h11 in front of httpx2, as the relay is: it passes a request and a response on and does nothing else: no
-slots, no credential, no reading, no spans, no watch over the client, no bounds.
-Both talk to one upstream (a lab provider in this process) over kept
-connections. Ratios mean something, absolute numbers only on the machine they were taken on.
-
-    .venv/bin/python scripts/bench_relay.py [--requests N]
+The bare proxy is h11 in front of httpx2, as the relay is: it passes a request and a response on and does nothing else: no slots, no
+credential, no reading, no spans, no watch over the client, no bounds. Both talk to one provider over kept connections.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import socket
-import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -25,10 +19,13 @@ import h11
 import httpx2
 
 from sandbox_manager.host.relay import ProviderKey, Relay, Upstream
+from standfast_lab.bench.figures import Figure, median, summed_up
 from standfast_lab.provider import LabProvider
 
-KEY = "bench-provider-key-0123456789"
-SECRET = "bench-slot-secret-0123456789"
+_KEY = "bench-provider-key-0123456789"
+_SECRET = "bench-slot-secret-0123456789"
+_WARM_UP = 10
+_MESSAGE = "[[lab:slow=20x0ms]] " + "q" * 50_000
 
 
 async def bare_proxy(
@@ -75,7 +72,7 @@ async def _one(http: httpx2.AsyncClient, url: str, body: bytes) -> tuple[float, 
     """Milliseconds to the first byte of the body, and to its end."""
     begun = time.perf_counter()
     first: float | None = None
-    headers = {"x-api-key": SECRET, "content-type": "application/json"}
+    headers = {"x-api-key": _SECRET, "content-type": "application/json"}
     async with http.stream("POST", url, content=body, headers=headers) as response:
         async for _ in response.aiter_raw():
             first = first or time.perf_counter()
@@ -83,8 +80,8 @@ async def _one(http: httpx2.AsyncClient, url: str, body: bytes) -> tuple[float, 
     return ((first or end) - begun) * 1000, (end - begun) * 1000
 
 
-async def measure(requests: int) -> dict[str, float]:
-    """Medians in ms for direct, bare and relay, and the ratios of the relay to the bare proxy."""
+async def relay_figures(rounds: int, progress: Callable[[int], None]) -> list[Figure]:
+    """A request of 50 kB and a streamed answer: directly, through the bare proxy, through the relay."""
     async with AsyncExitStack() as stack:
         lab = await stack.enter_async_context(LabProvider())
         transport = httpx2.AsyncHTTPTransport(trust_env=False)
@@ -94,11 +91,11 @@ async def measure(requests: int) -> dict[str, float]:
         bare_socket.bind(("127.0.0.1", 0))
         bare = await asyncio.start_server(partial(bare_proxy, lab.base_url, transport), sock=bare_socket)
         stack.callback(bare.close)
-        relay = await stack.enter_async_context(Relay(Upstream(lab.base_url, ProviderKey(KEY))))
+        relay = await stack.enter_async_context(Relay(Upstream(lab.base_url, ProviderKey(_KEY))))
         relay_socket = socket.create_server(("127.0.0.1", 0))
         relay_port = relay_socket.getsockname()[1]
         await relay.open_sandbox("bench", relay_socket, container_pid=None)
-        relay.register_slot("bench", "slot", SECRET, uid=None)
+        relay.register_slot("bench", "slot", _SECRET, uid=None)
         relay.begin_activation("bench", "slot", "activation", None)
         http = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=30))
         urls = {
@@ -106,32 +103,25 @@ async def measure(requests: int) -> dict[str, float]:
             "bare": f"http://127.0.0.1:{bare_socket.getsockname()[1]}",
             "relay": f"http://127.0.0.1:{relay_port}",
         }
-        text = "[[lab:slow=20x0ms]] " + "q" * 50_000
-        body = json.dumps(
-            {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": text}]}
-        ).encode()
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in urls}
-        for turn in range(requests + 10):
+        messages = [{"role": "user", "content": _MESSAGE}]
+        body = json.dumps({"model": "m", "max_tokens": 9, "stream": True, "messages": messages}).encode()
+        first: dict[str, list[float]] = {name: [] for name in urls}
+        whole: dict[str, list[float]] = {name: [] for name in urls}
+        for number in range(-_WARM_UP, rounds):
             for name, url in urls.items():
-                result = await _one(http, f"{url}/v1/messages?beta=true", body)
-                if turn >= 10:
-                    taken[name].append(result)
-    found: dict[str, float] = {}
-    for name, results in taken.items():
-        found[f"{name}_first_ms"] = round(statistics.median(first for first, _ in results), 3)
-        found[f"{name}_whole_ms"] = round(statistics.median(whole for _, whole in results), 3)
-    found["relay_over_bare_first"] = round(found["relay_first_ms"] / found["bare_first_ms"], 3)
-    found["relay_over_bare_whole"] = round(found["relay_whole_ms"] / found["bare_whole_ms"], 3)
-    found["relay_first_delay_ms"] = round(found["relay_first_ms"] - found["direct_first_ms"], 3)
-    return found
-
-
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=200)
-    print(json.dumps(asyncio.run(measure(parser.parse_args().requests))))
-
-
-if __name__ == "__main__":
-    main()
+                first_ms, whole_ms = await _one(http, f"{url}/v1/messages?beta=true", body)
+                if number >= 0:
+                    first[name].append(first_ms)
+                    whole[name].append(whole_ms)
+            progress(max(number + 1, 0))
+    whole_detail = summed_up("relay", whole["relay"]) | summed_up("bare", whole["bare"])
+    first_detail = summed_up("relay", first["relay"]) | summed_up("bare", first["bare"])
+    direct_detail = summed_up("relay", first["relay"]) | summed_up("direct", first["direct"])
+    whole_ratio = median(whole["relay"]) / median(whole["bare"])
+    first_ratio = median(first["relay"]) / median(first["bare"])
+    delay_ms = median(first["relay"]) - median(first["direct"])
+    return [
+        Figure("relay", "whole answer, over a bare proxy", whole_ratio, "x", 1.2, detail=whole_detail),
+        Figure("relay", "first byte, over a bare proxy", first_ratio, "x", 1.2, detail=first_detail),
+        Figure("relay", "first byte, later than without any proxy", delay_ms, "ms", 5.0, detail=direct_detail),
+    ]
