@@ -27,6 +27,7 @@ from runner.core.ledger import Ledger, Resume
 from runner.core.values import Cause, ConversationKey, Outcome, TurnKey
 from runner.drivers.registry import find_agent
 from standfast.runner.v1 import runner_pb2
+from standfast_chassis.errors import StandfastError
 from standfast_chassis.task_pool import TaskPool
 
 _log = structlog.get_logger("standfast.runner.conductor")
@@ -154,11 +155,19 @@ class Conductor:
             # Durable before the claim: a turn that the manager knows is never one that this runner denies.
             await self._parts.store.accept(stored)
             feed.publish(runner_pb2.TurnEvent(accepted=runner_pb2.TurnAccepted(turn_id=key.turn_id)))
-            self._run(task)
+            await self._run_or_forget(task)
         except BaseException as error:
             self._let_go(task, _CRASHED if not isinstance(error, Exception) else _cause_of_begin(error))
             raise
         return feed
+
+    async def _run_or_forget(self, task: TurnTask) -> None:
+        try:
+            self._run(task)
+        except StandfastError:
+            # There is no room for it. Nothing was claimed, so the same turn_id may try again.
+            await self._parts.store.forget(task.key)
+            raise
 
     async def recover(self) -> int:
         """Takes up every turn that was not over when the runner stopped. Gives their number."""

@@ -107,6 +107,9 @@ class Ending:
             if error.reason == "NATIVE_END_SEEN":
                 return NativeEndFound()
             _log.warning("the manager did not take back the turn", reason=error.reason, message=error.message)
+            if error.reason == "TURN_UNKNOWN" and desk.request is None:
+                # This runner died between its own record and the claim: without a claim nothing was sent.
+                return Abandoned(Outcome.NOT_SENT, effect.cause)
             return Abandoned(effect.outcome, effect.cause)
         if turn.state == "SETTLED":
             return NativeEndFound()

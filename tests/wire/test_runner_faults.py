@@ -497,6 +497,35 @@ async def test_a_runner_that_died_after_forwarding_takes_the_turn_up_and_never_s
     assert (await house.turn("t2")).outcome == "COMPLETED"
 
 
+async def test_a_turn_that_the_manager_never_heard_of_was_not_sent(house: House) -> None:
+    """The runner died between its own record and the claim."""
+    await house.stop_manager()
+    running = asyncio.ensure_future(house.turn("t1"))
+    await house.until_state("t1", "ACCEPTED")
+    await house.stop_runner()
+    await running
+    house.manager.script.failures["AbandonTurn"] = [ScriptedError(grpc.StatusCode.NOT_FOUND, "TURN_UNKNOWN")]
+    await house.start_manager()
+    await house.start_runner()
+    assert (await house.turn("t1")).outcome == "NOT_SENT"
+    assert sent_messages(house) == 0
+
+
+async def test_a_turn_too_many_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with house_in(tmp_path, settings={"turns_max": 1}) as house:
+        gate = Gate()
+        house.host.scripts = [held_in_turn(gate), ordinary_turn]  # type: ignore[list-item]
+        running = asyncio.ensure_future(house.turn("t1"))
+        await wait_for(gate.reached)
+        refused = await house.turn("t2", conversation_id="c2")
+        assert (refused.error.code, refused.error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TASKS_FULL")
+        gate.open.set()
+        assert (await running).outcome == "COMPLETED"
+        while (again := await house.turn("t2", conversation_id="c2")).error is not None:
+            assert again.error.reason == "TASKS_FULL"  # the first one's task ends a moment after its view
+        assert again.outcome == "COMPLETED"
+
+
 async def test_a_runner_that_stops_in_order_says_what_a_repeat_may_expect(house: House) -> None:
     gate = Gate()
     house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
