@@ -41,7 +41,7 @@ class Cellmate:
 
     ending: str
     killed: Told
-    text: str
+    conversation: str
     next: Told
     said: list[Turn]
     sent_before_next: int
@@ -112,7 +112,7 @@ async def perform(stage: Stage, pauses: Path, cell: Cell) -> Cellmate:
     elif ending != NOT_SENT:
         said.append(Turn(text, (), Said.NOT_ENDED))
     following = await _next(stage, conversation, cell)
-    return Cellmate(ending, killed, text, following, said, sent, stage.prompts().count(text))
+    return Cellmate(ending, killed, conversation, following, said, sent, stage.prompts().count(text))
 
 
 async def _ask(stage: Stage, conversation: str, text: str, turn_id: str, expect: Expect) -> Told:
@@ -213,6 +213,9 @@ async def _kill(stage: Stage, cell: Cell, conversation: str) -> None:
         return
     folder = sandbox_of(stage, conversation)
     assert folder is not None, f"{conversation} has no sandbox"
+    if cell.process == "nobody":
+        assert clis_of(stage, folder) == []
+        return
     pids = [supervisor_of(folder)] if cell.process == "supervisor" else clis_of(stage, folder)
     assert len(pids) == 1, f"expected one {cell.process} of {conversation}, found {pids}"
     os.kill(pids[0], signal.SIGKILL)

@@ -84,7 +84,9 @@ async def test_a_kill_sends_nothing_twice_and_reports_no_false_state(arena: Aren
         if not is_there_to_kill(cell):
             await a_first_turn_has_no_cli_yet(stage, cell, arena.pauses)
             return
-        judge(stage, cell, await perform(stage, arena.pauses, cell))
+        mate = await perform(stage, arena.pauses, cell)
+        judge(stage, cell, mate)
+        await nothing_runs_after_a_stop(stage, mate.conversation)
     except BaseException:
         await arena.drop()
         raise
@@ -119,17 +121,16 @@ def judge(stage: Stage, cell: Cell, mate: Cellmate) -> None:
 
 async def a_first_turn_has_no_cli_yet(stage: Stage, cell: Cell, pauses: Path) -> None:
     """The one cell with nobody to kill."""
-    mate = await perform(stage, pauses, Cell("runner", cell.step, cell.turn))
-    assert mate.ending == NOT_SENT
+    mate = await perform(stage, pauses, Cell("nobody", cell.step, cell.turn))
+    assert mate.ending == SETTLED
+    assert (mate.next.state, mate.sent_in_all) == ("LIVE", 1)
+    await nothing_runs_after_a_stop(stage, mate.conversation)
 
 
-async def test_nothing_is_left_running_when_the_conversations_stop(arena: Arena) -> None:
-    stage = await arena.stage()
-    conversations = [one.conversation.conversation_id async for one in stage.client.list_conversations()]
-    for conversation in conversations:
-        folder = sandbox_of(stage, conversation)
-        if folder is not None:
-            assert len(clis_of(stage, folder)) <= 1, conversation
-        await stage.client.stop_conversation(conversation)
-        if folder is not None:
-            assert processes_of(folder) == {}, conversation
+async def nothing_runs_after_a_stop(stage: Stage, conversation: str) -> None:
+    """One CLI at most while it runs, and nothing at all afterwards."""
+    folder = sandbox_of(stage, conversation)
+    assert folder is not None
+    assert len(clis_of(stage, folder)) <= 1
+    await stage.client.stop_conversation(conversation)
+    assert processes_of(folder) == {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,6 +161,18 @@ class Stage:
                     raise
                 return Told(await self.recorded(conversation, turn_id), events, refusal)
         return Told(stream.result, events)
+
+    async def ask_until_answered(self, conversation: str, text: str, *, timeout_s: float = 40.0, **more: Any) -> Told:
+        """The same turn again and again while somebody is still coming back."""
+        turn_id = new_id("t")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return await self.ask(conversation, text, turn_id=turn_id, **more)
+            except ClientError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
 
     async def recorded(self, conversation: str, turn_id: str) -> pb.Turn:
         """The turn as it stands; an empty one where the runner has none of that id."""

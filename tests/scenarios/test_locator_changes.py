@@ -153,11 +153,11 @@ async def test_records_that_differ_are_refused_by_the_side_that_checks(
     changed = "runner" if checking == "manager" else "manager"
     session = first.session
     await exchange(shimmed, changed, conversation, session, OTHERS["native_session_id"])
-    told = await shimmed.ask(conversation, "what is the colour?")
+    told = await shimmed.ask_until_answered(conversation, "what is the colour?")
     assert (told.outcome, told.reason) == ("REFUSED", "LOCATOR_MISMATCH")
     assert len(shimmed.requests()) == sent
     await exchange(shimmed, changed, conversation, OTHERS["native_session_id"], session)
-    told = await shimmed.ask(conversation, "what is the colour?")
+    told = await shimmed.ask_until_answered(conversation, "what is the colour?")
     assert (told.outcome, told.text, told.session) == ("COMPLETED", "the colour is green", session)
 
 
@@ -180,4 +180,3 @@ async def exchange(stage: Stage, process: str, conversation: str, old: str, new:
             )
         assert connection.execute(statement, (old, new, conversation)).rowcount == 1
     await stage.fleet.restart(member)
-    await stage.fleet.host_agent.wait_ready()
