@@ -42,10 +42,11 @@ from sandbox_manager.core.refusals import (
     HostUnavailableError,
     ImageRetiredError,
     NativeSessionMismatchError,
+    NotAdmittedError,
     SignatureInvalidError,
 )
 from sandbox_manager.core.store_check import AdmittedTurn
-from sandbox_manager.core.values import ActivationReport, Generations
+from sandbox_manager.core.values import ActivationReport, ContextState, Generations
 from standfast_chassis import span_names
 from standfast_chassis.canonical_json import JsonValue, sha256_hex
 from standfast_chassis.keys import TokenKind
@@ -151,6 +152,8 @@ class Admitting:
                     f"Another native session answered: expected {decision.expected}, found {decision.found}. Nothing was sent.",
                     facts,
                 )
+            case Ruling.REFUSE, reason if decision.state is not ContextState.LOST:
+                raise NotAdmittedError(reason, expected=decision.expected, observed=decision.found, cure=decision.cure)
             case Ruling.REFUSE, cause:
                 raise ContextLostError(
                     cause,

@@ -30,6 +30,7 @@ from sandbox_manager.core.refusals import (
     HostAnsweredError,
     HostUnavailableError,
     ImageRetiredError,
+    NotAdmittedError,
 )
 
 _DOCKER_WORKSPACE = "/workspace"
@@ -116,34 +117,40 @@ class Sandboxes:
                 # Nothing was settled in it: there is no history to lose, and the turn gets a container of the next generation.
                 group = await self._next_generation(group)
                 continue
+            _require_running(host, found)
+            self._require_same(group, found, has_history=has_history)
             return await self._checked(group, machine, host, found)
         raise HostUnavailableError(
             f"host {host.host_id} says twice that a container it was asked to make is gone; look at its engine.",
             {"host_id": host.host_id, "group_id": group.group_id},
         )
 
-    async def _checked(
-        self, group: GroupRecord, machine: Group, host: HostRecord, found: SandboxStatement
-    ) -> ReadySandbox:
-        if found.state != RUNNING or found.container_id is None or found.started_at is None:
-            raise HostUnavailableError(
-                f"host {host.host_id}: expected a running container, found one that is {found.state}; retry.",
-                {"host_id": host.host_id, "state": found.state},
-            )
+    def _require_same(self, group: GroupRecord, found: SandboxStatement, *, has_history: bool) -> None:
+        """That the container which answers is the recorded one."""
         pairs: list[tuple[str | None, str | None]] = [
             (group.container_id or found.container_id, found.container_id),
             (group.image_id or found.image_id, found.image_id),
             (group.nonce, found.nonce),
         ]
         for expected, observed in pairs:
-            if expected != observed:
-                raise ContextLostError(
-                    "CONTAINER_CHANGED",
-                    cure="Bring the recorded container back; the one that answers is another.",
-                    readable="the turns' records outside the sandbox",
-                    expected=str(expected),
-                    observed=str(observed),
-                )
+            if expected == observed:
+                continue
+            cure = "Bring the recorded container back; the one that answers is another"
+            if not has_history:
+                raise NotAdmittedError("CONTAINER_CHANGED", expected=str(expected), observed=str(observed), cure=cure)
+            raise ContextLostError(
+                "CONTAINER_CHANGED",
+                cure=f"{cure}.",
+                readable="the turns' records outside the sandbox",
+                expected=str(expected),
+                observed=str(observed),
+            )
+
+    async def _checked(
+        self, group: GroupRecord, machine: Group, host: HostRecord, found: SandboxStatement
+    ) -> ReadySandbox:
+        assert found.container_id is not None
+        assert found.started_at is not None
         was_started = found.started_now or found.created_now or found.started_at != group.started_at
         # Somebody else may have restarted a running one since: then it was not one run.
         machine.step(ContainerSeen(Seen.RUNNING, group.container_generation, found.started_at))
@@ -213,6 +220,14 @@ class Sandboxes:
             "EVIDENCE_MISSING",
             f"host {host.host_id} did not say where the sandbox's workspace is; expected a path.",
             {"item": "workspace", "host_id": host.host_id},
+        )
+
+
+def _require_running(host: HostRecord, found: SandboxStatement) -> None:
+    if found.state != RUNNING or found.container_id is None or found.started_at is None:
+        raise HostUnavailableError(
+            f"host {host.host_id}: expected a running container, found one that is {found.state}; retry.",
+            {"host_id": host.host_id, "state": found.state},
         )
 
 

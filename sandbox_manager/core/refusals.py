@@ -114,6 +114,17 @@ class HandshakeFailedError(ManagerError):
     reason = "HANDSHAKE_FAILED"
 
 
+class NotAdmittedError(ManagerError):
+    """Refused by name before anything was sent, and not LOST: there is no settled turn that could be, or nobody answered."""
+
+    def __init__(self, reason: str, *, expected: str, observed: str, cure: str) -> None:
+        super().__init__(
+            f"The turn is not admitted ({reason}): expected {expected}, found {observed}. Nothing was sent. {cure}.",
+            {"expected": expected, "observed": observed, "cure": cure},
+        )
+        self.reason = reason
+
+
 class AgentMismatchError(ManagerError):
     """The conversation belongs to another agent."""
 

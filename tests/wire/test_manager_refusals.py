@@ -12,6 +12,7 @@ import pytest
 
 from sandbox_manager.adapters.store_port import Delete
 from sandbox_manager.core.records import ConversationRef
+from sandbox_manager.core.values import ContainerFacts
 from sandbox_manager.policy import ManagerPolicy
 from standfast.types.v1 import types_pb2 as types
 from standfast_chassis.keys import SigningKey
@@ -430,6 +431,36 @@ async def test_a_cli_that_does_not_find_its_session_is_lost(world: World) -> Non
     with refused("CONTEXT_LOST") as error:
         await runner.admit(prepared, host.report(prepared.grant.activation_token, handshake="NO_SUCH_SESSION"))
     assert error.value.metadata["cause"] == "SESSION_NOT_RESUMED"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"container": ContainerFacts("another", "sha256:image-1", "nonce", "")}, "CONTAINER_CHANGED"),
+        ({"agent_version": "2.1.231"}, "CLI_VERSION_MISMATCH"),
+        ({"handshake": "REFUSED"}, "HANDSHAKE_FAILED"),
+    ],
+)
+async def test_a_member_that_never_settled_a_turn_is_refused_by_name_and_never_lost(
+    world: World, changes: dict[str, object], reason: str
+) -> None:
+    host, runner = world
+    await runner.claim("fresh", "t1")
+    prepared = await runner.prepare("fresh", "t1")
+    with refused(reason):
+        await runner.admit(prepared, host.report(prepared.grant.activation_token, **changes))
+    assert (await runner.turn("fresh", "t1")).reason != "CONTEXT_LOST"
+
+
+async def test_another_container_in_the_place_of_one_without_history_is_not_lost(world: World) -> None:
+    host, runner = world
+    first = await runner.admitted("fresh", "t1")
+    runner.play(first, ends=False)
+    await runner.abandon("fresh", "t1", "INTERRUPTED")
+    host.container_of("fresh").nonce = "another"
+    await runner.claim("fresh", "t2")
+    with refused("CONTAINER_CHANGED"):
+        await runner.prepare("fresh", "t2")
 
 
 async def test_a_running_process_with_a_gap_is_not_live_and_the_turn_is_prepared_anew(world: World) -> None:
