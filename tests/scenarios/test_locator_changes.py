@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -152,6 +153,9 @@ async def test_records_that_differ_are_refused_by_the_side_that_checks(
     # The side whose check is off is the one with the wrong record; with both on, either will do.
     changed = "runner" if checking == "manager" else "manager"
     session = first.session
+    path = shimmed.transcript(first)
+    # Another session with the very same content: only the name of it can be held against it.
+    shutil.copy2(path, path.with_name(f"{OTHERS['native_session_id']}.jsonl"))
     await exchange(shimmed, changed, conversation, session, OTHERS["native_session_id"])
     told = await shimmed.ask_until_answered(conversation, "what is the colour?")
     assert (told.outcome, told.reason) == ("REFUSED", "LOCATOR_MISMATCH")

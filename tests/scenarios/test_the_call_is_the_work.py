@@ -110,6 +110,26 @@ def journal_is_over(stage: Stage, activation_id: str) -> Callable[[], bool]:
     return is_over
 
 
+async def test_a_process_that_ends_its_turn_and_does_not_leave_keeps_the_slot_no_longer(
+    stage: Stage, conversation: str
+) -> None:
+    """It takes the interrupt, says so, and hangs with its stdin closed."""
+    await stage.begin(conversation)
+    text = "long [[lab:slow=600x50ms]] [[stub:spawn=kill -STOP $PPID at=completed]]"
+    async with BareRunner(stage.fleet.manager.address, conversation, new_id("t"), text) as bare:
+        await bare.claim(types.EXPECT_CONTINUE)
+        await bare.prepare()
+        await bare.attach()
+        await bare.admit()
+        await bare.send()
+        await bare.until_sent()
+        bare.call.cancel()
+        ended_at = time.monotonic()
+        await stage.until("the journal has its end", journal_is_over(stage, bare.grant.activation_id), SLOT_FREE_S)
+        assert time.monotonic() - ended_at < SLOT_FREE_S
+        assert not stage.processes(bare.grant.locator.native_session_id)
+
+
 async def test_a_runner_that_only_hangs_holds_nothing_after_it_is_ended(stage: Stage, conversation: str) -> None:
     await stage.begin(conversation)
     turn_id = new_id("t")
