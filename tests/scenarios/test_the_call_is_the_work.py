@@ -115,7 +115,7 @@ async def test_a_process_that_ends_its_turn_and_does_not_leave_keeps_the_slot_no
 ) -> None:
     """It takes the interrupt, says so, and hangs with its stdin closed."""
     await stage.begin(conversation)
-    text = "long [[lab:slow=600x50ms]] [[stub:spawn=kill -STOP $PPID at=completed]]"
+    text = "hang [[lab:slow=600x50ms]] [[stub:spawn=kill -STOP $PPID at=completed]]"
     async with BareRunner(stage.fleet.manager.address, conversation, new_id("t"), text) as bare:
         await bare.claim(types.EXPECT_CONTINUE)
         await bare.prepare()

@@ -17,6 +17,7 @@ class ActivationLimits:
     store_wait_s: float = 5.0
     exit_wait_s: float = 10.0
     interrupt_wait_s: float = 3.0
+    slot_free_s: float = 5.0  # after the runner's stream is lost
     tap_limit_bytes: int = 64 * 1024 * 1024
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -71,7 +72,9 @@ _log = structlog.get_logger("standfast.host.activation")
 _INBOX_MAX = 1024
 _LIFECYCLE_WAIT_S = 1.0
 _LOSS_GRACE_S = 1.0
-_LAST_ATTEMPT_S = 5.0
+# What is left of `slot_free_s` for ending a process that does not leave, and the least that one is given.
+_CLEAN_UP_S = 1.0
+_EXIT_WAIT_MIN_S = 0.2
 
 
 class ActivationRun:
@@ -114,6 +117,7 @@ class ActivationRun:
         self._reader: TapReader = agent.tap_reader(message_id=grant.message_id, start_offset=0)
         self._tap_gap = False
         self._interrupt_frame: bytes | None = None
+        self._lost_at: float | None = None
         self._refusal: HostError | StandfastError | None = None
         self._told_lifecycle = False
         self._waits_for_lifecycle = False
@@ -385,6 +389,7 @@ class ActivationRun:
 
     async def _interrupt(self, cause: str, frame: bytes | None) -> None:
         if cause == "ATTACH_LOST":
+            self._lost_at = self._lost_at or time.monotonic()
             await self.outlet.close()
         if self._machine.state in (machine.ActivationState.CLOSED, machine.ActivationState.FAILED):
             return
@@ -564,7 +569,15 @@ class ActivationRun:
             tap_from=tap_from,
             tap_to=tap.end if tap is not None else tap_from,
             tap_gap=self._tap_gap,
+            exit_wait_s=self._exit_wait_s(),
         )
+
+    def _exit_wait_s(self) -> float:
+        """How long the process may take to leave: with its runner gone, no longer than the slot may stay taken."""
+        if self._lost_at is None or self._machine.interrupted_by != "ATTACH_LOST":
+            return self._limits.exit_wait_s
+        left_s = self._lost_at + self._limits.slot_free_s - _CLEAN_UP_S - time.monotonic()
+        return min(max(left_s, _EXIT_WAIT_MIN_S), self._limits.exit_wait_s)
 
     async def _journal_observation(self, observation: Observation) -> None:
         if self._tap is not None:

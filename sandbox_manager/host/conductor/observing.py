@@ -37,7 +37,9 @@ _NOT_WRITTEN = ("NO_SPACE", "UNWRITABLE")
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """What the run knows when the turn is over. `was_sent`: the message's frame was written to the process."""
+    """What the run knows when the turn is over. `was_sent`: the message's frame was written to the process. `exit_wait_s`: how long
+    the process may take to leave by itself.
+    """
 
     cli: HostedCli | None
     is_new: bool
@@ -48,6 +50,7 @@ class TurnFacts:
     tap_from: int
     tap_to: int
     tap_gap: bool
+    exit_wait_s: float
 
 
 class Observer:
@@ -123,7 +126,7 @@ class Observer:
             return await self._slot.reclaim((), quiesce_s), None
         if self._rule(facts) is not None or self._interrupted(facts) is not None:
             # Before anything else is ended: a background task that dies would make the process run a turn of its own.
-            left = await self._slot.leave(_leave_by(facts), self._limits.exit_wait_s)
+            left = await self._slot.leave(_leave_by(facts), facts.exit_wait_s)
             return await self._slot.reclaim((), quiesce_s), left
         return await self._slot.reclaim((cli.process,), quiesce_s), None
 
@@ -137,7 +140,7 @@ class Observer:
         if complete or not census.kept:
             return reading, complete, census, left_in_order
         # What is not on disk now may never be: the process writes it on its way out, or the turn is not proved.
-        left_in_order = await self._slot.leave(_leave_by(facts), self._limits.exit_wait_s)
+        left_in_order = await self._slot.leave(_leave_by(facts), facts.exit_wait_s)
         census = await self._slot.reclaim((), self._limits.quiesce_timeout_s)
         again, is_there = await watch.await_turn(facts.findings, grant.message_id, prefix, 0.0)
         # A disk that was full while the turn was to be written stays the cause, though the CLI's leaving has freed a block of it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,12 @@ class StopLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ensured:
-    """The running sandbox and what this call did to get it."""
+    """The running sandbox and what this call did to get it. `measured` None: the start is so new that it is still being measured."""
 
     sandbox: Sandbox
     created_now: bool
     started_now: bool
+    measured: Mapping[str, object] | None = None
 
 
 @dataclass
@@ -106,7 +107,16 @@ class Sandboxes:
         return sandbox
 
     async def ensure(self, wish: Wish) -> Ensured:
-        """Makes, starts or finds the sandbox. Raises ContainerGoneError, EngineError, GuestLinkError, StorageFullError."""
+        """Makes, starts or finds the sandbox. Raises ContainerGoneError, EngineError, GuestLinkError, StorageFullError.
+
+        One that runs has been measured when this returns; one that this call has started is measured on the way.
+        """
+        ensured = await self._ensure(wish)
+        if (ensured.created_now or ensured.started_now) and not ensured.sandbox.measuring.done():
+            return ensured
+        return replace(ensured, measured=await ensured.sandbox.measured())
+
+    async def _ensure(self, wish: Wish) -> Ensured:
         await self.journal.fence_group(wish.group_id, wish.container_generation)
         async with self._locks[wish.group_id]:
             found = await self._find(wish)
@@ -114,6 +124,7 @@ class Sandboxes:
             if (
                 held is not None
                 and not held.link.is_lost
+                and not held.cannot_be_measured
                 and found is not None
                 and found.state is ContainerState.RUNNING
                 and held.facts.container_id == found.container_id
@@ -132,6 +143,17 @@ class Sandboxes:
                 await self.engine.start(found.container_id)
                 started_now = True
             return Ensured(await self._connect(wish, found.container_id), created_now, started_now)
+
+    async def measured(self, group_id: str, found: Inspect) -> Mapping[str, object] | None:
+        """What the running container measured at its start, once it has; None when this agent does not hold that very run of it."""
+        held = self._running.get(group_id)
+        if (
+            held is None
+            or found.state is not ContainerState.RUNNING
+            or (held.facts.container_id, held.facts.started_at) != (found.container_id, found.started_at or "")
+        ):
+            return None
+        return await held.measured()
 
     async def inspect(self, group_id: str, container_generation: int, container_id: str | None) -> Inspect:
         """What the engine says."""
@@ -252,11 +274,14 @@ class Sandboxes:
             raise SandboxAbsentError(self.engine.name, found.container_id)
         folder = self._socket_dir(group_id, generation)
         link = await GuestLink.connect(folder, self.engine.expected_peer(found))
+        measuring: asyncio.Task[Mapping[str, object]] | None = None
         try:
             if link.hello.nonce is None and nonce is not None:
                 await link.adopt(nonce)
             hello = await link.refresh_hello()
-            measured = dict(await link.measure(self.printed_versions()))
+            measuring = asyncio.create_task(link.measure(self.printed_versions()))
+            # Looked at by whoever needs it; a failure that nobody has asked about yet is no news for the loop.
+            measuring.add_done_callback(lambda task: None if task.cancelled() else task.exception())
             listener = await link.listen_model_port(CONTAINER_MODEL_PORT if self.engine.is_isolated else 0)
             port = int(listener.getsockname()[1])
             await self.relay.close_sandbox(group_id)
@@ -264,6 +289,8 @@ class Sandboxes:
                 group_id, listener, container_pid=found.pid if self.engine.is_isolated else None
             )
         except BaseException:
+            if measuring is not None:
+                measuring.cancel()
             await link.close()
             raise
         sandbox = Sandbox(
@@ -280,7 +307,7 @@ class Sandboxes:
             relay=self.relay,
             model_port=port,
             slots={place.slot: HostedSlot(group_id, place, link, self.relay, self.tasks) for place in hello.slots},
-            measured=measured,
+            measuring=measuring,
         )
         self._running[group_id] = sandbox
         return sandbox
