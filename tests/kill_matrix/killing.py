@@ -99,7 +99,14 @@ async def perform(stage: Stage, pauses: Path, cell: Cell) -> Cellmate:
     running = asyncio.create_task(_ask(stage, conversation, text, turn_id, expect))
     try:
         await holder.reached(stage, running)
+        if cell.step == "quiesce":
+            await stage.until("the reply is on disk", lambda: _is_on_disk(stage, conversation, text), 10.0)
         await _kill(stage, cell, conversation)
+        if cell.step == "admitted" and cell.process == "supervisor":
+            # Else the message might be recorded as forwarded to a supervisor whose end nobody has noticed yet.
+            await stage.until(
+                "the host agent has noticed", lambda: _newest_activation(stage) == "NEVER_FORWARDED", 10.0
+            )
     finally:
         holder.open()
     killed = await running
@@ -173,6 +180,17 @@ def history_is_complete(stage: Stage, cellmate: Cellmate) -> bool:
         histories.append(cellmate.said[:-1])
     rows = stage.lab.log.rows()
     return any(judge_session(rows, session, [*history, current]).is_complete for history in histories)
+
+
+def _is_on_disk(stage: Stage, conversation: str, text: str) -> bool:
+    """The text and the reply that repeats it."""
+    folder = sandbox_of(stage, conversation)
+    transcripts = folder.glob("members/*/home/.claude/projects/*/*.jsonl") if folder is not None else ()
+    return any(path.read_text().count(f'{text}"') >= 2 for path in transcripts)
+
+
+def _newest_activation(stage: Stage) -> str:
+    return str(stage.rows("host", "select state from activations order by rowid desc limit 1")[0]["state"])
 
 
 # --- who is killed ----------------------------------------------------------------------------------------------------

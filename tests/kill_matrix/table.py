@@ -46,12 +46,13 @@ class Cell:
             return _BEFORE[self.process]
         if self.step in NO_NATIVE_END:
             return _RUNNING[self.process]
-        return _ENDED[self.process]
+        # Killed right at its end the CLI takes its reply along. A first turn is then not proved by anything.
+        takes_reply = self.process == "cli" and self.step == "ended" and self.turn == 1
+        return _ENDED[self.process] | ({REFUSED_BY_VERDICT} if takes_reply else set())
 
-    @property
-    def may_be_live(self) -> bool:
-        """Whether the next turn may use the CLI process: it, its supervisor and its host agent have lived."""
-        return self.process in ("runner", "manager")
+    def may_be_live_after(self, ending: str) -> bool:
+        """Whether the next turn may use the CLI process: it, its supervisor and its host agent have lived since the turn settled."""
+        return self.process in ("runner", "manager") or (self.step in BEFORE_FORWARDED and ending == SETTLED)
 
 
 _BEFORE = {

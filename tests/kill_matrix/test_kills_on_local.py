@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.engine("local"), pytest.mark.asyncio(loop_scope="modul
 # Short leases: a cell waits for them to end, not for a time of its own.
 SETTINGS = {
     "manager": {"activation_lease_s": 5.0, "host_lease_s": 5.0, "heartbeat_s": 0.5, "reconcile_s": 0.2},
+    "host-agent": {"store_wait_s": 1.0},
     "runner": {"manager_wait_s": 10.0},
 }
 NAMED_LOSSES = frozenset({"HISTORY_BROKEN", "HISTORY_TORN", "HISTORY_CHANGED_OUTSIDE_TURN", "STORE_MISSING"})
@@ -111,7 +112,7 @@ def judge(stage: Stage, cell: Cell, mate: Cellmate) -> None:
         assert told.state == "NEW", label
         assert told.session != mate.killed.session or mate.ending == NOT_SENT, label
     else:
-        allowed = {"LIVE", "RESTORED"} if cell.may_be_live else {"RESTORED"}
+        allowed = {"LIVE", "RESTORED"} if cell.may_be_live_after(mate.ending) else {"RESTORED"}
         assert told.state in allowed, label
         assert told.session == mate.killed.session or not mate.killed.session, label
         assert told.text == ("the colour is green" if cell.turn == 3 else "I do not know the colour"), label
