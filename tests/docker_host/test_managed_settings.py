@@ -37,14 +37,14 @@ def with_models(
         yield sandbox
 
 
-def asked(sandbox: SandboxContainer, files: dict[str, str]) -> str:
+def asked(sandbox: SandboxContainer, files: dict[str, str], model: str = "m") -> str:
     """Writes the files as a tool of slot 1 could, runs one turn, and returns what the CLI printed."""
     for path, content in files.items():
         folder = path.rpartition("/")[0]
         sandbox.as_slot(1, f'mkdir -p {folder} && printf %s "$CONTENT" > {path}', {"CONTENT": content})
     sandbox.as_slot(1, f": > {MODEL_LOG}")
     command = (
-        f"cd /workspace && timeout {ANSWER_TIMEOUT_S} {CLAUDE} -p --model m --permission-mode bypassPermissions hello"
+        f"cd /workspace && timeout {ANSWER_TIMEOUT_S} {CLAUDE} -p --model {model} --permission-mode bypassPermissions hello"
     )
     printed = sandbox.as_slot(1, command, {"ANTHROPIC_API_KEY": "dummy", "LANG": "C.UTF-8", "TERM": "dumb"}).output
     for path in files:
@@ -101,6 +101,39 @@ REDIRECTIONS = {
 @pytest.mark.parametrize("name", REDIRECTIONS)
 def test_settings_that_a_tool_can_write_do_not_lead_to_another_model(with_models: SandboxContainer, name: str) -> None:
     assert asked(with_models, REDIRECTIONS[name]).strip() == f"port {MODEL_PORT}"
+
+
+MODEL_VARIABLES = (
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_SMALL_FAST_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "ANTHROPIC_DEFAULT_FABLE_MODEL",
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "used"),
+    [
+        ("default", "claude-opus-5"),
+        ("sonnet", "claude-sonnet-5"),
+        ("claude-haiku-4-5-20251001", "claude-haiku-4-5-20251001"),
+        ("one-that-the-cli-does-not-know", "one-that-the-cli-does-not-know"),
+    ],
+)
+def test_settings_that_a_tool_can_write_name_no_other_model(
+    with_models: SandboxContainer, asked_for: str, used: str
+) -> None:
+    settings = {
+        "model": "rogue-model",
+        "env": dict.fromkeys(MODEL_VARIABLES, "rogue-model"),
+        "modelOverrides": dict.fromkeys((asked_for, used, "claude-opus-5", "claude-sonnet-5"), "rogue-model"),
+    }
+    asked(with_models, {f"{HOME}/.claude/settings.json": json.dumps(settings)}, asked_for)
+    rows = [json.loads(line) for line in with_models.as_slot(1, f"cat {MODEL_LOG}").output.splitlines()]
+    assert [json.loads(row["body"])["model"] for row in rows] == [used]
 
 
 def test_the_rogue_model_would_answer(with_models: SandboxContainer) -> None:

@@ -26,6 +26,7 @@ DISALLOWED_TOOLS = (
 
 _PERMISSION_MODES = {"auto": "bypassPermissions"}
 _OPTIONS = ("max_retries",)
+_OWN_DEFAULT_MODEL = "default"
 _SLUG_LENGTH_MAX = 200
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -56,9 +57,9 @@ def launch(settings: LaunchSettings) -> LaunchSpec:
         "--disallowedTools",
         ",".join(DISALLOWED_TOOLS),
     ]
-    if settings.model is not None:
-        # One word with "=": a model name that begins with "-" stays a value and is no option.
-        argv.append(f"--model={settings.model}")
+    # One word with "=": a model name that begins with "-" stays a value and is no option. Always given: without it the `model` of a
+    # settings file, which a tool can write, chooses another (observed).
+    argv.append(f"--model={settings.model or _OWN_DEFAULT_MODEL}")
     argv += ["--resume" if settings.resume else "--session-id", settings.native_session_id]
     return LaunchSpec(argv=tuple(argv), env=_environment(settings), cwd=settings.workspace)
 

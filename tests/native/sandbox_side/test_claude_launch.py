@@ -74,7 +74,10 @@ def test_the_environment_is_whole_and_nothing_else() -> None:
 
 def test_a_model_that_looks_like_an_option_stays_a_value() -> None:
     assert "--model=--resume" in launch(model="--resume").argv
-    assert not any(word.startswith("--model") for word in launch(model=None).argv)
+
+
+def test_the_model_is_always_said_so_that_no_settings_file_chooses_it() -> None:
+    assert "--model=default" in launch(model=None).argv
 
 
 def test_retries_are_set_by_an_option() -> None:
