@@ -18,6 +18,7 @@ from sandbox_manager.adapters.manager_store import SqliteManagerStore
 from sandbox_manager.adapters.release_manifest import load_manifest
 from sandbox_manager.adapters.store_port import Insert
 from sandbox_manager.conductor.abandoning import Abandoning
+from sandbox_manager.conductor.admitting import Admitting
 from sandbox_manager.conductor.host_book import HostBook
 from sandbox_manager.conductor.leases import Leases
 from sandbox_manager.conductor.locks import KeyedLocks
@@ -173,9 +174,11 @@ class Manager:
             every_s=settings.reconcile_s,
             idle_stop_s=settings.idle_stop_s,
         )
+        sandboxes = Sandboxes(parts)
         service = SandboxManager(
             parts,
-            preparing=Preparing(parts, Sandboxes(parts), stopping),
+            preparing=Preparing(parts, sandboxes, stopping),
+            admitting=Admitting(parts, sandboxes),
             abandoning=abandoning,
             stopping=stopping,
             removing=removing,

@@ -144,6 +144,7 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
         self.calls: list[str] = []
         self.failing: dict[str, HostSaysError] = {}
         self.on_call: Callable[[str], None] | None = None
+        self.measures_beside_the_start = False  # a start is answered before it is measured, as a real host agent does
         self.measured: dict[str, Any] | None = {
             "supervisor": {"version": "1", "digest": "sha256:supervisor"},
             "agents": {AGENT: {"version": VERSION, "digest": "sha256:claude"}},
@@ -462,14 +463,15 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
         statement = self._statement(container) | {
             "created_now": created,
             "started_now": started,
-            "measured": self.measured,
+            "measured": None if self.measures_beside_the_start and (created or started) else self.measured,
             "workspace": "/workspace",
         }
         return pb.EnsureSandboxResponse(sandbox_jws=self.key.sign(statement, TokenKind.SANDBOX))
 
     async def InspectSandbox(self, request: pb.InspectSandboxRequest, context: Any) -> pb.InspectSandboxResponse:
         self._asked("InspectSandbox")
-        return pb.InspectSandboxResponse(inspect_jws=self._inspect(request.group_id, None))
+        measured = self.measured if request.with_measured else None
+        return pb.InspectSandboxResponse(inspect_jws=self._inspect(request.group_id, None, measured))
 
     async def StopSandbox(self, request: pb.StopSandboxRequest, context: Any) -> pb.StopSandboxResponse:
         self._asked("StopSandbox")
@@ -550,11 +552,11 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
             "orderly": None,
         }
 
-    def _inspect(self, group_id: str, orderly: bool | None) -> str:
+    def _inspect(self, group_id: str, orderly: bool | None, measured: dict[str, Any] | None = None) -> str:
         container = self.containers.get(group_id)
         statement: dict[str, Any] = {"state": "absent"}
         if container is not None:
-            statement = self._statement(container) | {"orderly": orderly}
+            statement = self._statement(container) | {"orderly": orderly, "measured": measured}
         return self.key.sign(statement, TokenKind.SANDBOX)
 
 

@@ -67,8 +67,10 @@ class HostCalls(Protocol):
     ) -> SandboxStatement:
         """Makes or starts the group's container, or finds it running. `image_id` may be empty: the host's own."""
 
-    async def inspect_sandbox(self, host: HostRecord, group: GroupRecord) -> SandboxStatement:
-        """What the engine says."""
+    async def inspect_sandbox(
+        self, host: HostRecord, group: GroupRecord, *, with_measured: bool = False
+    ) -> SandboxStatement:
+        """What the engine says. `with_measured`: and what the supervisor measured at this start; waits until that is known."""
 
     async def stop_sandbox(self, host: HostRecord, group: GroupRecord, *, force: bool) -> SandboxStatement:
         """Stops it in order, and says what the engine says after."""
@@ -110,13 +112,17 @@ class GrpcHostCalls:
         answer = await _asked(host, self._stub(host).EnsureSandbox(request, timeout=self._timeouts.ensure_s))
         return self._sandbox(host, answer.sandbox_jws)
 
-    async def inspect_sandbox(self, host: HostRecord, group: GroupRecord) -> SandboxStatement:
+    async def inspect_sandbox(
+        self, host: HostRecord, group: GroupRecord, *, with_measured: bool = False
+    ) -> SandboxStatement:
         request = pb.InspectSandboxRequest(
             group_id=group.group_id,
             container_generation=group.container_generation,
             container_id=group.container_id or "",
+            with_measured=with_measured,
         )
-        answer = await _asked(host, self._stub(host).InspectSandbox(request, timeout=self._timeouts.answer_s))
+        timeout_s = self._timeouts.ensure_s if with_measured else self._timeouts.answer_s
+        answer = await _asked(host, self._stub(host).InspectSandbox(request, timeout=timeout_s))
         return self._sandbox(host, answer.inspect_jws)
 
     async def stop_sandbox(self, host: HostRecord, group: GroupRecord, *, force: bool) -> SandboxStatement:

@@ -16,6 +16,7 @@ from sandbox_manager.conductor.lookups import (
     story_of_activation,
 )
 from sandbox_manager.conductor.parts import Parts, turn_key
+from sandbox_manager.conductor.sandboxes import Sandboxes
 from sandbox_manager.core import codec
 from sandbox_manager.core.context import (
     ContextDecision,
@@ -66,8 +67,9 @@ class AdmitWish:
 class Admitting:
     """AdmitTurn."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, sandboxes: Sandboxes) -> None:
         self._parts = parts
+        self._sandboxes = sandboxes
 
     async def admit(self, wish: AdmitWish) -> tuple[AdmissionRecord, ActivationRecord]:
         """The admission. The same activation and message get the same one again."""
@@ -113,6 +115,8 @@ class Admitting:
         )
         if decision.ruling is not Ruling.ADMIT or decision.state is None:
             await self._refuse(decision, story, member)
+        if activation.container_started:
+            await self._sandboxes.require_measured(group, report.container.started_at)
         return await self._record(wish, story, member, report, decision)
 
     async def _report(self, report_jws: str, activation: ActivationRecord) -> ActivationReport:

@@ -34,6 +34,7 @@ from sandbox_manager.core.refusals import (
 )
 
 _DOCKER_WORKSPACE = "/workspace"
+_MEASURED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class Sandboxes:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        # By group, the run of its container whose measuring was compared. Kept in memory: what is not known here is asked again.
+        self._measured: dict[str, tuple[str | None, str | None]] = {}
 
     async def running(self, ref: ConversationRef, group: GroupRecord, *, has_history: bool) -> ReadySandbox:
         """The group's container, running and shown to be the recorded one.
@@ -160,10 +163,37 @@ class Sandboxes:
         workspace = found.workspace or group.workspace or self._default_workspace(host)
         group = await record_group(self._parts, replace(group, workspace=workspace), machine)
         self._require_accepted(group)
-        if was_started or found.measured is not None:
+        is_new = found.started_now or found.created_now
+        if found.measured is not None or (was_started and not is_new):
             # Also of one that runs by now: a start whose measuring was refused leaves it running, and what it measured still holds.
             self._require_pins(found, host)
+            self._note_measured(group, found)
+        # One that has just been started measures itself while its CLI starts: `require_measured` is asked before anything is admitted.
         return ReadySandbox(group, host, found.started_at, workspace, was_started)
+
+    async def require_measured(self, group: GroupRecord, started_at: str) -> None:
+        """That this very run of the container has measured itself, and is as pinned. Asked before an admission into a new start.
+
+        Raises AttestationRefusedError, HostUnavailableError, and what the host calls raise.
+        """
+        if self._measured.get(group.group_id) == (group.container_id, started_at):
+            return
+        host = await self._parts.host_of(group)
+        found = await self._parts.hosts.inspect_sandbox(host, group, with_measured=True)
+        _require_running(host, found)
+        if (found.container_id, found.started_at) != (group.container_id, started_at):
+            raise HostUnavailableError(
+                f"host {host.host_id}: expected the run of container {group.container_id} that began at {started_at}, found one of "
+                f"{found.container_id} that began at {found.started_at}; nothing was sent, retry.",
+                {"host_id": host.host_id, "expected": started_at, "found": found.started_at or ""},
+            )
+        self._require_pins(found, host)
+        self._note_measured(group, found)
+
+    def _note_measured(self, group: GroupRecord, found: SandboxStatement) -> None:
+        if len(self._measured) >= _MEASURED_MAX:
+            self._measured.clear()
+        self._measured[group.group_id] = (found.container_id, found.started_at)
 
     async def _not_started(self, group: GroupRecord, machine: Group, error: HostAnsweredError) -> GroupRecord:
         gone = error.reason == "CONTAINER_GONE"

@@ -43,12 +43,21 @@ def own_digest() -> str:
     return "sha256:" + whole.hexdigest()
 
 
-async def measure(layout: Layout, reaper: Reaper, printed_before: Mapping[str, str] | None = None) -> dict[str, object]:
+async def measure(
+    layout: Layout,
+    reaper: Reaper,
+    printed_before: Mapping[str, str] | None = None,
+    probing: contextlib.AbstractContextManager[object] | None = None,
+) -> dict[str, object]:
     """Returns the measurement as a JSON object. Digests are `sha256:<hex>`; `version` is None if nothing was printed.
 
     `printed_before`: by digest, what a CLI of exactly these bytes printed when it was run before. It is hashed all the same, but not
     run again: that would cost a second at every start of a sandbox and could say nothing else.
+    `probing` is entered, before anything else is awaited, for as long as the probes' own processes may live. They come first, so that
+    the long part, the digests, can go on beside programs that are being started.
     """
+    with probing or contextlib.nullcontext():
+        probes = await _probe(layout, reaper)
     return {
         "guest_protocol": PROTOCOL_VERSION,
         "supervisor": {"version": SUPERVISOR_VERSION, "digest": await asyncio.to_thread(own_digest)},
@@ -57,7 +66,7 @@ async def measure(layout: Layout, reaper: Reaper, printed_before: Mapping[str, s
         "is_isolated": layout.is_isolated,
         "slots": sorted(layout.slots),
         "agents": await _measure_agents(layout, reaper, printed_before or {}),
-        "probes": await _probe(layout, reaper),
+        "probes": probes,
     }
 
 

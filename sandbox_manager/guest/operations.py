@@ -24,6 +24,7 @@ Value = TypeVar("Value")
 RECLAIM_TIMEOUT_S = 5.0
 TAIL_BYTES_MAX = 64 << 20
 _PROBE_TIMEOUT_S = 5.0
+_LOOKS_AT_PROCESSES = frozenset({"spawn", "census", "reclaim"})
 
 
 class Answer:
@@ -90,8 +91,11 @@ class Operations:
         return self._quick[name](frame)
 
     async def slow(self, frame: Frame) -> Answer:
-        """Runs an operation that takes time."""
-        return await self._slow[field(frame.header, "op", str)](frame)
+        """Runs an operation that takes time. What looks at a slot's processes waits for probes that are under way."""
+        name = field(frame.header, "op", str)
+        if name in _LOOKS_AT_PROCESSES:
+            await self._supervisor.probes_over()
+        return await self._slow[name](frame)
 
     def _keeper(self, header: Header) -> SlotKeeper:
         slot = field(header, "slot", int)

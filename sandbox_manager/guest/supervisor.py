@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,6 +75,9 @@ class Supervisor:
         self._model_listener: socket.socket | None = None
         self._parts: dict[int, bytearray] = {}
         self._stop = asyncio.Event()
+        self._probings = 0
+        self._probes_over = asyncio.Event()
+        self._probes_over.set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loss_timers: list[asyncio.TimerHandle] = []
 
@@ -150,7 +154,22 @@ class Supervisor:
 
     async def measure(self, printed_before: dict[str, str]) -> dict[str, object]:
         """Measures this sandbox as it is now."""
-        return await measure(self.layout, self.reaper, printed_before)
+        return await measure(self.layout, self.reaper, printed_before, self._probing())
+
+    @contextlib.contextmanager
+    def _probing(self) -> Iterator[None]:
+        self._probings += 1
+        self._probes_over.clear()
+        try:
+            yield
+        finally:
+            self._probings -= 1
+            if self._probings == 0:
+                self._probes_over.set()
+
+    async def probes_over(self) -> None:
+        """Waits while a measurement's probes run: their processes are a slot's, and no census may find or reclaim may end them."""
+        await self._probes_over.wait()
 
     def model_listener(self, port: int) -> socket.socket:
         """Returns the one listener; it stays the same for every host agent of this boot."""

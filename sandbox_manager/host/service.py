@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
@@ -116,7 +116,7 @@ class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
             "created_now": ensured.created_now,
             "started_now": ensured.started_now,
             "workspace": sandbox.hello.workspace,
-            "measured": sandbox.measured,
+            "measured": None if ensured.measured is None else dict(ensured.measured),
         }
         return pb.EnsureSandboxResponse(sandbox_jws=self._agent.key.sign(statement, TokenKind.SANDBOX))
 
@@ -128,7 +128,8 @@ class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
         found = await self._agent.sandboxes.inspect(
             request.group_id, request.container_generation, request.container_id or None
         )
-        return pb.InspectSandboxResponse(inspect_jws=self._inspect_statement(found, None))
+        measured = await self._agent.sandboxes.measured(request.group_id, found) if request.with_measured else None
+        return pb.InspectSandboxResponse(inspect_jws=self._inspect_statement(found, None, measured))
 
     async def StopSandbox(
         self,
@@ -227,7 +228,9 @@ class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
             )
         )
 
-    def _inspect_statement(self, found: Inspect, orderly: bool | None) -> str:
+    def _inspect_statement(
+        self, found: Inspect, orderly: bool | None, measured: Mapping[str, Any] | None = None
+    ) -> str:
         return self._agent.key.sign(
             {
                 "state": found.state.value,
@@ -239,7 +242,7 @@ class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
                 "exit_code": found.exit_code,
                 "oom_killed": found.oom_killed,
                 "orderly": orderly,
-                "measured": None,
+                "measured": None if measured is None else dict(measured),
             },
             TokenKind.SANDBOX,
         )

@@ -58,6 +58,7 @@ class SandboxManager(sandbox_manager_pb2_grpc.SandboxManagerServiceServicer):
         parts: Parts,
         *,
         preparing: Preparing,
+        admitting: Admitting,
         abandoning: Abandoning,
         stopping: Stopping,
         removing: Removing,
@@ -65,7 +66,7 @@ class SandboxManager(sandbox_manager_pb2_grpc.SandboxManagerServiceServicer):
         self._parts = parts
         self._claims = Claims(parts)
         self._preparing = preparing
-        self._admitting = Admitting(parts)
+        self._admitting = admitting
         self._leasing = Leasing(parts)
         self._settling = Settling(parts)
         self._abandoning = abandoning

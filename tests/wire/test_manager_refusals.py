@@ -368,6 +368,56 @@ async def test_a_cli_that_changed_in_the_retained_container_is_found_at_its_next
         await runner.prepare("c", "t3")
 
 
+async def test_what_is_measured_beside_the_clis_start_is_asked_for_before_the_admission(world: World) -> None:
+    host, runner = world
+    host.measures_beside_the_start = True
+    await runner.stop("c")
+    await runner.claim("c", "t2")
+    prepared = await runner.prepare("c", "t2")
+    host.calls.clear()
+    admitted = await runner.admit(prepared)
+    assert admitted.context_state == types.CONTEXT_STATE_RESTORED
+    assert host.calls == ["InspectSandbox"]
+    # Known by then: a turn in the same run asks for nothing.
+    runner.play(prepared)
+    await runner.settle(prepared)
+    prepared = await runner.admitted("c", "t3")
+    assert host.calls.count("InspectSandbox") == 1
+
+
+@pytest.mark.parametrize("drift", ["version", "digest", "missing"])
+async def test_a_start_that_measures_something_else_beside_the_clis_start_admits_nothing(
+    world: World, drift: str
+) -> None:
+    host, runner = world
+    host.measures_beside_the_start = True
+    await runner.stop("c")
+    assert host.measured is not None
+    if drift == "missing":
+        host.measured = None
+    else:
+        host.measured["agents"]["claude-code"][drift] = "another"
+    await runner.claim("c", "t2")
+    prepared = await runner.prepare("c", "t2")
+    reason = "EVIDENCE_MISSING" if drift == "missing" else "CLI_VERSION_MISMATCH"
+    with refused(reason):
+        await runner.admit(prepared)
+    with refused("ACTIVATION_EXPIRED" if drift != "missing" else reason):
+        await runner.admit(prepared)
+
+
+async def test_a_container_that_was_restarted_before_the_admission_is_not_the_measured_one(world: World) -> None:
+    host, runner = world
+    host.measures_beside_the_start = True
+    await runner.stop("c")
+    await runner.claim("c", "t2")
+    prepared = await runner.prepare("c", "t2")
+    report = host.sign_report(host.report_of(prepared.grant.activation_token))
+    host.container_of("c").starts += 1
+    with refused("HOST_UNAVAILABLE"):
+        await runner.admit(prepared, report)
+
+
 async def test_another_agent_than_the_conversations_own_is_refused(world: World) -> None:
     _, runner = world
     with refused("AGENT_UNKNOWN") as error:

@@ -242,6 +242,20 @@ async def test_an_operation_under_way_at_the_cut_fails_and_is_not_repeated(sandb
     assert await cli.ask({"echo": "after"}) == "after"
 
 
+async def test_a_program_starts_while_the_sandbox_measures_itself_and_neither_disturbs_the_other(
+    sandbox: Sandbox,
+) -> None:
+    alone = await sandbox.link.measure()
+    for generation in range(1, 6):
+        measuring = asyncio.ensure_future(sandbox.link.measure())
+        await asyncio.sleep(0)
+        cli = await sandbox.spawn(1, generation)
+        assert await cli.ask({"echo": "beside"}) == "beside"
+        report = await sandbox.link.reclaim(1)
+        assert report.is_complete
+        assert await measuring == alone
+
+
 async def test_a_new_host_agent_takes_a_running_program_over(sandbox: Sandbox) -> None:
     cli = await sandbox.spawn(1, 7)
     assert await cli.ask({"echo": "one"}) == "one"

@@ -380,22 +380,26 @@ class InspectSandboxRequest(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     CONTAINER_GENERATION_FIELD_NUMBER: _builtins.int
     CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    WITH_MEASURED_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     """Required. The group."""
     container_generation: _builtins.int
     """Required. The container's generation."""
     container_id: _builtins.str
     """Optional. The engine's id; empty: found by label."""
+    with_measured: _builtins.bool
+    """Optional. Waits until the supervisor has measured itself and the CLIs at this start, and says what it measured."""
     def __init__(
         self,
         *,
         group_id: _builtins.str = ...,
         container_generation: _builtins.int = ...,
         container_id: _builtins.str = ...,
+        with_measured: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_generation", b"container_generation", "container_id", b"container_id", "group_id", b"group_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_generation", b"container_generation", "container_id", b"container_id", "group_id", b"group_id", "with_measured", b"with_measured"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -409,7 +413,7 @@ class InspectSandboxResponse(_message.Message):
 
     INSPECT_JWS_FIELD_NUMBER: _builtins.int
     inspect_jws: _builtins.str
-    """Output only. JWS, typ "inspect": state (absent, created, running, exited), container id, image id, StartedAt, FinishedAt, exit code."""
+    """Output only. JWS, typ "inspect": state (absent, created, running, exited), container id, image id, StartedAt, FinishedAt, exit code; measured if asked."""
     def __init__(
         self,
         *,
