@@ -24,6 +24,7 @@ from standfast_lab.provider import LabProvider, Row
 from tests.real_cli.talk import Talk
 
 _POLL_S = 0.05
+WORKSPACE_GID = 20000
 _WAIT_S = 30.0
 
 
@@ -79,10 +80,9 @@ class Site:
         """The session's own requests, in order."""
         return self.lab.log.roots(session)
 
-    def requests_with(self, words: str) -> list[Row]:
-        """All requests whose newest message holds these words, whoever sent them."""
-        rows = self.lab.log.rows()
-        return [row for row in rows if row["messages"] and any(words in t for t in row["messages"][-1]["texts"])]
+    def requests_for(self, text: str) -> list[Row]:
+        """All requests whose newest message holds just this text, whoever sent them."""
+        return [row for row in self.lab.log.rows() if row["messages"] and text in row["messages"][-1]["texts"]]
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Site:
 
     def _run(self, container_id: str, command: str, uid: int, environment: dict[str, str]) -> Ran:
         container = self.docker.containers.get(container_id)
-        ran = container.exec_run(["bash", "-c", command], user=f"{uid}:{uid}", environment=environment)
+        ran = container.exec_run(["bash", "-c", command], user=f"{uid}:{WORKSPACE_GID}", environment=environment)
         assert isinstance(ran.output, bytes)
         assert ran.exit_code is not None
         return Ran(ran.exit_code, ran.output.decode(errors="replace"))
@@ -116,7 +116,7 @@ class Site:
     async def start_beside(self, container_id: str, command: str, *, uid: int) -> None:
         """Starts a process of another slot's user in a sandbox, where no product process starts one yet."""
         container = self.docker.containers.get(container_id)
-        await asyncio.to_thread(container.exec_run, ["bash", "-c", command], user=f"{uid}:{uid}", detach=True)
+        await asyncio.to_thread(container.exec_run, ["bash", "-c", command], user=f"{uid}:{WORKSPACE_GID}", detach=True)
 
     async def put(self, container_id: str, folder: str, name: str, content: bytes) -> None:
         """Lays a file of root's, readable by all, into a sandbox."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from standfast.runner.v1 import runner_pb2 as pb
+from standfast.types.v1 import types_pb2 as types
 from standfast_client.errors import ContextLostError
 from tests.real_cli.site import Site
 from tests.real_cli.talk import CONFIRMED, Talk, Told
@@ -90,7 +91,7 @@ async def test_a_tool_that_kills_only_breaks_its_own_turn(docker_site: Site, com
     talk, first = await prepared(docker_site)
     await docker_site.start_beside(first.container_id, "exec -a sibling sleep 600", uid=SIBLING_UID)
     broken = await talk.turn(f"try {tool(command)}")
-    assert (broken.outcome, broken.reason) == ("INTERRUPTED", "CLI_DIED")
+    assert (broken.outcome, broken.reason) == ("INTERRUPTED", "CLI_DIED"), broken.turn
     assert any("sibling" in line for line in docker_site.processes(first.container_id))
     after = await still_right(docker_site, talk, "RESTORED")
     assert after.container_id == first.container_id
@@ -166,7 +167,7 @@ async def test_the_model_port_serves_a_tool_with_its_own_slots_secret_only(docke
         "OWN-SECRET": "done: 'status 200'",
     }
     assert incidents(docker_site, "UNKNOWN_SECRET") == before + 3
-    assert {words: len(docker_site.requests_with(words)) for words in calls} == {
+    assert {words: len(docker_site.requests_for(words)) for words in calls} == {
         "NO-SECRET": 0,
         "MADE-UP-SECRET": 0,
         "ANOTHER-SANDBOXES-SECRET": 0,
@@ -202,7 +203,7 @@ async def test_the_right_secret_is_worth_nothing_to_another_user_or_outside_a_tu
     assert set(found) == {"AS-SIBLING", "AS-ROOT", "AFTER-THE-TURN"}
     assert incidents(docker_site, "WRONG_UID") == before["WRONG_UID"] + 2
     assert incidents(docker_site, "NO_ACTIVATION") == before["NO_ACTIVATION"] + 1
-    assert not any(docker_site.requests_with(words) for words in found)
+    assert not any(docker_site.requests_for(words) for words in found)
     await still_right(docker_site, talk, "LIVE")
 
 
@@ -223,6 +224,7 @@ SETTINGS = {
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "rogue-model",
     },
     "model": "rogue-model",
+    "modelOverrides": {"claude-opus-5": "rogue-model"},
     "hooks": dict.fromkeys(("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"), HOOK),
 }
 SETTINGS_FILES = (
@@ -328,7 +330,8 @@ async def test_a_record_that_a_tool_forges_within_the_turn_makes_it_fail_and_the
     talk, first = await prepared(docker_site)
     told = await talk.turn(f"try {attack('forge', kind)}")
     assert (told.outcome, told.reason) == ("FAILED", "HISTORY_CHANGED_OUTSIDE_TURN")
-    assert (told.verdicts[1], told.turn.locator_saved) == ("CONTRADICTED", False)
+    assert told.turn.store_verdict == types.STORE_VERDICT_CONTRADICTED
+    assert not told.turn.locator_saved
     await lost(talk, docker_site, first, "HISTORY_CHANGED_OUTSIDE_TURN")
 
 
@@ -337,7 +340,7 @@ async def test_a_second_cli_on_the_same_session_makes_the_turn_fail(docker_site:
     talk, first = await prepared(docker_site)
     second = f"env -u CLAUDECODE timeout 50 {CLAUDE} -p --resume {first.session} 'INTRUDER' </dev/null 2>&1"
     told = await talk.turn(f"try {tool(second)}")
-    assert len(docker_site.requests_with("INTRUDER")) == 1, f"the second CLI did not run: {told.tool_results}"
+    assert len(docker_site.requests_for("INTRUDER")) == 1, f"the second CLI did not run: {told.tool_results}"
     assert (told.outcome, told.reason) == ("FAILED", "HISTORY_CHANGED_OUTSIDE_TURN")
     assert not told.turn.locator_saved
     assert "INTRUDER" not in told.answer
@@ -349,9 +352,9 @@ async def test_a_second_cli_on_the_same_session_makes_the_turn_fail(docker_site:
 
 async def test_a_full_private_tmpfs_is_harmless(docker_site: Site) -> None:
     talk, _ = await prepared(docker_site)
-    fill = tool("head -c 100M /dev/zero > $TMPDIR/fill; ls -s $TMPDIR/fill")
+    fill = tool("head -c 100M /dev/zero > $TMPDIR/fill")
     told = await talk.turn(f"try {fill}")
-    assert "No space left on device" in told.tool_results[0]
+    assert "ENOSPC" in told.tool_results[0]
     assert told.words == ("LIVE", "COMPLETED", CONFIRMED)
     await still_right(docker_site, talk, "LIVE")
     # The tmpfs is new at each start of the sandbox.
