@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from grpc import StatusCode
 
 CODES: Mapping[str, StatusCode] = {
+    "HOST_UNAVAILABLE": StatusCode.UNAVAILABLE,
     "ACTIVATION_USED": StatusCode.FAILED_PRECONDITION,
     "ACTIVATION_UNKNOWN": StatusCode.NOT_FOUND,
     "GENERATION_STALE": StatusCode.ABORTED,

@@ -391,7 +391,8 @@ class GuestLink:
 
     # --- the connection -----------------------------------------------------------------------------------------
 
-    async def _open(self, timeout_s: float) -> GuestHello:
+    async def _open(self, timeout_s: float, *, is_listening: bool = False) -> GuestHello:
+        """`is_listening`: the supervisor has listened before. It does so to its end, so a refused connection is its end."""
         last = "nothing was tried"
         try:
             async with asyncio.timeout(timeout_s):
@@ -399,6 +400,11 @@ class GuestLink:
                     try:
                         return await self._open_once()
                     except (OSError, GuestLinkLostError) as error:
+                        if is_listening and isinstance(error, ConnectionRefusedError | FileNotFoundError):
+                            raise GuestUnreachableError(
+                                f"{self._socket_dir}: the supervisor has ended; see the sandbox's log",
+                                {"socket_dir": self._socket_dir},
+                            ) from error
                         last = str(error)
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
@@ -435,7 +441,7 @@ class GuestLink:
     async def _reconnect(self) -> None:
         boot_id = self.hello.boot_id
         try:
-            hello = await self._open(self._timeouts.reconnect_s)
+            hello = await self._open(self._timeouts.reconnect_s, is_listening=True)
         except GuestLinkError as error:
             self._fail(error)
             return
