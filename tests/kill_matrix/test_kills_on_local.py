@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine("local"), pytest.mark.asyncio(loop_scope="modul
 
 # Short leases: a cell waits for them to end, not for a time of its own.
 SETTINGS = {
-    "manager": {"activation_lease_s": 5.0, "host_lease_s": 5.0, "heartbeat_s": 0.5, "reconcile_s": 0.2},
+    "manager": {"activation_lease_s": 10.0, "host_lease_s": 10.0, "heartbeat_s": 0.5, "reconcile_s": 0.2},
     "host-agent": {"store_wait_s": 1.0},
     "runner": {"manager_wait_s": 10.0},
 }
