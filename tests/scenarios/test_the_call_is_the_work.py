@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -128,6 +129,21 @@ async def test_a_process_that_ends_its_turn_and_does_not_leave_keeps_the_slot_no
         await stage.until("the journal has its end", journal_is_over(stage, bare.grant.activation_id), SLOT_FREE_S)
         assert time.monotonic() - ended_at < SLOT_FREE_S
         assert not stage.processes(bare.grant.locator.native_session_id)
+
+
+async def test_a_runner_that_leaves_while_its_activation_is_made_leaves_nothing_open(stage: Stage) -> None:
+    sessions = []
+    for after_ms in (2, 3, 4, 6, 8, 12, 20, 40):
+        async with BareRunner(stage.fleet.manager.address, f"early-{after_ms}", new_id("t"), "hello") as bare:
+            await bare.claim(types.EXPECT_NEW)
+            sessions.append((await bare.prepare()).locator.native_session_id)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(after_ms / 1000):
+                    await bare.attach()
+            bare.call.cancel()
+    open_ones = "select activation_id from activations where state = 'OPEN'"
+    await stage.until("nothing is open", lambda: not stage.rows("host", open_ones))
+    await stage.until("nothing runs", lambda: not any(stage.processes(session) for session in sessions))
 
 
 async def test_a_runner_that_only_hangs_holds_nothing_after_it_is_ended(stage: Stage, conversation: str) -> None:

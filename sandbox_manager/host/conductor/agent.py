@@ -104,15 +104,16 @@ class HostAgent:
             )
         slot = sandbox.slots[grant.slot]
         slot.hold(grant.activation_id)
+        recording = asyncio.ensure_future(self.journal.attach(self._claims(token, TokenKind.ATTACH)))
         try:
-            await self.journal.attach(self._claims(token, TokenKind.ATTACH))
+            await asyncio.shield(recording)
         except HostError:
             slot.let_go(grant.activation_id)
             raise
         except BaseException:
-            # Cancelled or failed in the middle of the write: it may be on record, and nobody will run it.
+            # The runner left in the middle of the write: it comes to be on record all the same, and nobody will run it.
             slot.let_go(grant.activation_id)
-            self._observe_later(grant.activation_id)
+            self._observe_later(grant.activation_id, recording)
             raise
         run = ActivationRun(
             grant,
@@ -161,14 +162,18 @@ class HostAgent:
             # It broke off: the journal could not be written, or a fault of ours. Without an observation its turn stays open for ever.
             self._observe_later(run.grant.activation_id)
 
-    def _observe_later(self, activation_id: str) -> None:
+    def _observe_later(self, activation_id: str, recording: asyncio.Future[None] | None = None) -> None:
+        """`recording`: the write of its row, where that may not be over."""
         try:
-            self._tasks.start(lambda: self._observe_broken(activation_id), name=f"observe {activation_id}")
+            self._tasks.start(lambda: self._observe_broken(activation_id, recording), name=f"observe {activation_id}")
         except StandfastError as failure:
             _log.warning("left for the next start", activation_id=activation_id, reason=failure.reason)
 
-    async def _observe_broken(self, activation_id: str) -> None:
+    async def _observe_broken(self, activation_id: str, recording: asyncio.Future[None] | None) -> None:
         """Observes an activation whose run broke off, as soon as the journal takes it."""
+        if recording is not None:
+            with suppress(StandfastError):
+                await recording
         pause_s = _OBSERVE_RETRY_FIRST_S
         while True:
             try:
