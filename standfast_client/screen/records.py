@@ -14,7 +14,16 @@ from standfast_client.screen.control_characters import shown
 
 def conversations_table(conversations: list[pb.Conversation]) -> Table:
     """One row a conversation."""
-    table = Table("conversation", "agent", "sandbox", "settled", "running", "host", box=None)
+    table = Table(box=None)
+    # An id that is cut short cannot be copied into the next command.
+    table.add_column(
+        "conversation",
+        no_wrap=True,
+        overflow="ignore",
+        min_width=max((len(c.conversation.conversation_id) for c in conversations), default=0),
+    )
+    for name in ("agent", "sandbox", "settled", "running", "host"):
+        table.add_column(name)
     for one in conversations:
         table.add_row(
             _text(one.conversation.conversation_id),
