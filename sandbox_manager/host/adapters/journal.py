@@ -214,6 +214,8 @@ def _raise_fence(db: sqlite_utils.Database, subject: str, generation: int, *, eq
     known = [int(row["generation"]) for row in db.query("select generation from fences where subject = ?", [subject])]
     if known and (generation < known[0] or (equal_is_newer and generation == known[0])):
         raise GenerationStaleError(subject, expected=known[0], found=generation)
+    if known and known[0] == generation:
+        return  # nothing to write, so nothing to sync
     db.execute(
         "insert into fences (subject, generation) values (?, ?)"
         " on conflict (subject) do update set generation = excluded.generation",

@@ -122,6 +122,7 @@ class ActivationRun:
         self._told_lifecycle = False
         self._waits_for_lifecycle = False
         self._census: Census | None = None
+        self._process_on_record: asyncio.Task[None] | None = None
         self._traceparent: str | None = None
         self._spans: dict[str, Span] = {}
         self.observation: Observation | None = None
@@ -274,12 +275,16 @@ class ActivationRun:
         self._gate = Gate(self._agent, handshake_expected=ready.is_new, policy=self._policy.gate)
         if not self._has_tap:
             self._open_tap(tap_from)
-        await self._journal.process_found(
-            self.grant.activation_id,
-            process_generation=cli.process_generation,
-            was_new=ready.is_new,
-            tap_from=tap_from,
+        # Durable before FORWARDED, which waits for it; until then its write and the admission need not wait for each other.
+        self._process_on_record = asyncio.get_running_loop().create_task(
+            self._journal.process_found(
+                self.grant.activation_id,
+                process_generation=cli.process_generation,
+                was_new=ready.is_new,
+                tap_from=tap_from,
+            )
         )
+        self._process_on_record.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         await self.outlet.put(
             pb.AttachResponse(
                 ready=pb.AttachReady(
@@ -420,7 +425,9 @@ class ActivationRun:
             "message_id": admission.message_id,
         }
         assert self._cli is not None
+        assert self._process_on_record is not None
         try:
+            await self._process_on_record
             await self._journal.forwarding(self.grant.activation_id, claims, self._cli.tap_end)
         except StandfastError as failure:
             self._refusal = failure
@@ -432,13 +439,16 @@ class ActivationRun:
         assert self._cli is not None
         self._begin_span(span_names.NATIVE_TURN)
         offset = self._cli.tap_end
+        # A supervisor that is told before the message knows what to write if this process dies a moment later. It takes the two in the
+        # order in which they are sent; the second need not wait for the first one's answer.
+        await asyncio.gather(self._deposit_interrupt(), self._write(frame))
+        await self.outlet.put(pb.AttachResponse(forwarded=pb.AttachForwarded(tap_offset=offset)))
+
+    async def _deposit_interrupt(self) -> None:
         with suppress(GuestLinkError):
-            # A supervisor that is told before the message knows what to write if this process dies a moment later.
             await self._slot.deposit_interrupt(
                 self._agent.interrupt_frame(f"loss-{self.grant.activation_id}"), _LOSS_GRACE_S
             )
-        await self._write(frame)
-        await self.outlet.put(pb.AttachResponse(forwarded=pb.AttachForwarded(tap_offset=offset)))
 
     async def _write_interrupt(self) -> None:
         frame = self._interrupt_frame or self._agent.interrupt_frame(f"int-{self.grant.activation_id}")

@@ -25,7 +25,9 @@ _ERRORS = {
     "ENOSPC": "NO_SPACE",
     "UNWRITABLE": "UNWRITABLE",
 }
+# The pauses grow with the time waited, so that a history which has come is seen soon after, and a late one is not read too often.
 _FIRST_PAUSE_S = 0.005
+_PAUSE_GROWTH = 1.25
 _PAUSE_MAX_S = 0.1
 _PARSE_INLINE_BYTES = 256 * 1024
 
@@ -84,7 +86,7 @@ class StoreWatch:
             if time.monotonic() + pause_s > ends_at:
                 break
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+            pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_MAX_S)
         cause = await self._unwritable()
         return (unreadable(cause, prefix_length) if cause is not None else reading), False
 
