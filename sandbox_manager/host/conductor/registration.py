@@ -17,6 +17,7 @@ import structlog
 from sandbox_manager.host.errors import RegistrationRefusedError
 from standfast.host.v1 import host_registry_pb2 as pb
 from standfast.host.v1 import host_registry_pb2_grpc
+from standfast_chassis.errors import StandfastError
 from standfast_chassis.keys import PublicKey, SigningKey, TokenKind
 from standfast_chassis.rpc_status import RemoteError, remote_errors
 
@@ -60,6 +61,7 @@ class Registration:
         self.manager_key: PublicKey | None = None
         self.registered = asyncio.Event()
         self.refused: RemoteError | None = None
+        self._unmeasured: str | None = None  # what was said last
 
     @property
     def lease_left_s(self) -> float:
@@ -84,12 +86,20 @@ class Registration:
                     self.refused = error
             except RegistrationRefusedError as error:
                 _log.error("registration failed", message=error.message)
+            except StandfastError as error:
+                self._tell_unmeasured(error)
             except Exception:  # noqa: BLE001 (the outermost loop: a host whose beat has crashed must not stay silent for ever)
                 _log.exception("a heartbeat crashed; this host registers anew")
             self.registered.clear()
             await on_state(False)
             await asyncio.sleep(retry_s)
             retry_s = min(retry_s * 2, _RETRY_MAX_S)
+
+    def _tell_unmeasured(self, error: StandfastError) -> None:
+        """No engine, no image, an image without our supervisor: said once, not at every try."""
+        if error.message != self._unmeasured:
+            self._unmeasured = error.message
+            _log.error("this host cannot measure itself", reason=error.reason, message=error.message, **error.metadata)
 
     async def _attest(self) -> None:
         # Written to by hand: a request generator that still waits when the call ends is left behind by grpc.aio, loudly.
@@ -109,7 +119,7 @@ class Registration:
         self._lease_generation = accepted.lease_generation
         self._heartbeat_every_s = accepted.heartbeat_ms / 1000
         self._lease_ends_at = time.monotonic() + accepted.lease_ms / 1000
-        self.refused = None
+        self.refused = self._unmeasured = None
         _log.info("registered", host_id=self._host_id, lease_generation=self._lease_generation)
 
     def _hello(self) -> pb.HostHello:
