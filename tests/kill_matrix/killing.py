@@ -102,8 +102,8 @@ async def perform(stage: Stage, pauses: Path, cell: Cell) -> Cellmate:
         if cell.step == "quiesce":
             await stage.until("the reply is on disk", lambda: _is_on_disk(stage, conversation, text), 10.0)
         await _kill(stage, cell, conversation)
-        if cell.step == "admitted" and cell.process == "supervisor":
-            # Else the message might be recorded as forwarded to a supervisor whose end nobody has noticed yet.
+        if cell.step == "admitted" and cell.process in ("supervisor", "cli"):
+            # Else the message might be recorded as forwarded to somebody whose end nobody has noticed yet.
             await stage.until(
                 "the host agent has noticed", lambda: _newest_activation(stage) == "NEVER_FORWARDED", 10.0
             )

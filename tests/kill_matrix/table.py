@@ -83,6 +83,11 @@ _ENDED = {
 TABLE = tuple(Cell(process, step, turn) for process in PROCESSES for step in STEPS for turn in TURNS)
 
 
+def is_in_the_default_tier(cell: Cell) -> bool:
+    """Every cell of a third turn, and of a first one a step of each column; all of them run with --full."""
+    return cell.turn == 3 or cell.step in ("prepare", "admitted", "mid-stream", "ended")
+
+
 def is_there_to_kill(cell: Cell) -> bool:
     """In its first turn a conversation has no CLI before its activation."""
     return not (cell.process == "cli" and cell.step == "prepare" and cell.turn == 1)

@@ -10,7 +10,17 @@ import pytest_asyncio
 
 from standfast_lab.fleet.switches import Switches
 from tests.kill_matrix.killing import Cellmate, clis_of, history_is_complete, perform, processes_of, sandbox_of
-from tests.kill_matrix.table import NOT_SENT, PROCESSES, SETTLED, STEPS, TABLE, TURNS, Cell, is_there_to_kill
+from tests.kill_matrix.table import (
+    NOT_SENT,
+    PROCESSES,
+    SETTLED,
+    STEPS,
+    TABLE,
+    TURNS,
+    Cell,
+    is_in_the_default_tier,
+    is_there_to_kill,
+)
 from tests.scenarios.stage import Stage
 from tests.stub_cli.tool_folder import ToolFolder
 
@@ -25,6 +35,10 @@ SETTINGS = {
 NAMED_LOSSES = frozenset({"HISTORY_BROKEN", "HISTORY_TORN", "HISTORY_CHANGED_OUTSIDE_TURN", "STORE_MISSING"})
 
 ON_LOCAL = [cell for cell in TABLE if cell.process != "engine"]
+PARAMETERS = [
+    pytest.param(cell, id=str(cell), marks=() if is_in_the_default_tier(cell) else pytest.mark.full)
+    for cell in ON_LOCAL
+]
 
 
 def test_the_table_has_every_process_step_and_turn() -> None:
@@ -78,7 +92,7 @@ async def arena(short_folder: Callable[[], Path], stub_tools: ToolFolder) -> Asy
     await made.drop()
 
 
-@pytest.mark.parametrize("cell", ON_LOCAL, ids=str)
+@pytest.mark.parametrize("cell", PARAMETERS)
 async def test_a_kill_sends_nothing_twice_and_reports_no_false_state(arena: Arena, cell: Cell) -> None:
     stage = await arena.stage()
     try:
