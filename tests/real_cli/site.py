@@ -66,15 +66,19 @@ class Site:
         await self._stack.__aexit__(kind, error, trace)
         assert self.lab.failures == (), "the lab provider itself failed"
 
-    def talk(self, **options: str) -> Talk:
+    def talk(self, *, model: str | None = None, **options: str) -> Talk:
         """A new conversation. `options` are the agent's."""
-        return Talk(self.client, options=options)
+        return Talk(self.client, model=model, options=options)
 
     # --- what the model was told --------------------------------------------------------------------------------------
 
     def history(self, talk: Talk, session: str) -> Verdict:
         """Whether the newest request of the session carried all that was said."""
-        return judge_session(self.lab.log.rows(), session, talk.said)
+        verdict = judge_session(self.lab.log.rows(), session, talk.said)
+        if verdict.is_complete or not talk.unwritten:
+            return verdict
+        written = [turn for turn in talk.said if turn not in talk.unwritten]
+        return judge_session(self.lab.log.rows(), session, written)
 
     def roots(self, session: str) -> list[Row]:
         """The session's own requests, in order."""
@@ -93,10 +97,10 @@ class Site:
         return found[0]
 
     async def kill_cli(self, session: str) -> None:
-        """SIGKILL, and waits until it is gone."""
+        """SIGKILL, and waits until its parent has reaped it; who else knows by then is the product's to care for."""
         pid = self.cli_pid(session)
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: pid not in command_lines(), f"process {pid} did not go")
+        await until(lambda: not Path(f"/proc/{pid}").exists(), f"process {pid} was not reaped")
 
     # --- sandboxes of docker ------------------------------------------------------------------------------------------
 

@@ -93,7 +93,9 @@ OnEvent = Callable[[pb.TurnEvent], Awaitable[None]]
 
 
 class Talk:
-    """One conversation. The first turn is NEW, the others CONTINUE. `said` is what a complete history holds of it."""
+    """One conversation. The first turn is NEW, the others CONTINUE. `said` is what a complete history holds of it; `unwritten` are the
+    turns of it that a killed CLI may not have written down: nothing of them was settled, so nothing of them is promised.
+    """
 
     def __init__(
         self,
@@ -101,12 +103,15 @@ class Talk:
         conversation_id: str | None = None,
         agent: str = "claude-code",
         *,
+        model: str | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
         self.client = client
         self.conversation_id = conversation_id or new_id("conversation")
         self.said: list[Turn] = []
+        self.unwritten: list[Turn] = []
         self._agent = agent
+        self._model = model
         self._options = dict(options or {})
         self._begun = False
 
@@ -121,6 +126,7 @@ class Talk:
             turn_id=turn_id or new_id("turn"),
             agent=self._agent,
             expect=expect,
+            model=self._model,
             options=self._options,
             include_raw=include_raw,
         )
@@ -174,7 +180,10 @@ class Talk:
                 self.said.append(Turn(message, told.replies))
             case "FAILED" if told.turn.locator_saved:
                 self.said.append(Turn(message, told.replies, Outcome.FAILED))
-            case "CANCELLED" | "INTERRUPTED" | "TIMED_OUT":
+            case "CANCELLED":
                 self.said.append(Turn(message, (), Outcome.NOT_ENDED))
+            case "INTERRUPTED":
+                self.said.append(Turn(message, (), Outcome.NOT_ENDED))
+                self.unwritten.append(self.said[-1])
             case _:
                 pass  # nothing of it is promised to anybody

@@ -80,13 +80,13 @@ async def test_a_tool_cannot_forge_the_end_of_its_turn_nor_take_over_its_cli(doc
     await still_right(docker_site, talk, "LIVE")
 
 
-ENDINGS = {
-    "its CLI": "kill -9 $(pidof claude)",
-    "all that it may": "kill -9 -1",
-}
-
-
-@pytest.mark.parametrize("command", ENDINGS.values(), ids=ENDINGS.keys())
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("kill -9 $(pidof claude)", id="its CLI", marks=pytest.mark.full),
+        pytest.param("kill -9 -1", id="all that it may"),
+    ],
+)
 async def test_a_tool_that_kills_only_breaks_its_own_turn(docker_site: Site, command: str) -> None:
     talk, first = await prepared(docker_site)
     await docker_site.start_beside(first.container_id, "exec -a sibling sleep 600", uid=SIBLING_UID)
@@ -293,7 +293,7 @@ async def test_where_the_settings_lock_is_gone_a_turn_on_another_model_is_not_co
     await docker_site.kill_cli(first.session)
     told = await talk.turn("what is the word?")
     assert len(await rogue_heard(docker_site, first.container_id)) > 0, (
-        "the lock was not what kept the CLI from the rogue"
+        f"the lock was not what kept the CLI from the rogue: {told.turn}"
     )
     assert (told.outcome, told.reason) == ("FAILED", "NOT_DELIVERED_BY_RELAY")
     assert told.verdicts[1] == "UNPROVEN"

@@ -6,7 +6,8 @@ The judge is the oracle over the lab's log: every text that was said, in order, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,16 @@ from tests.real_cli.talk import CONFIRMED, Talk, Told
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 local = pytest.mark.engine("local")
+
+
+def named(cases: Mapping[str, Any], *always: str) -> list[Any]:
+    """Parameters by name; those that are not named here again take their time and run with --full."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), id=name, marks=() if name in always else pytest.mark.full
+        )
+        for name, case in cases.items()
+    ]
 
 
 def complete(site: Site, talk: Talk, told: Told) -> None:
@@ -60,7 +71,7 @@ async def test_a_conversation_that_is_closed_at_once_and_resumed_has_lost_nothin
 
 
 @local
-@pytest.mark.parametrize("stopped", [False, True], ids=["live", "resumed"])
+@pytest.mark.parametrize("stopped", named({"live": False, "resumed": True}, "live"))
 async def test_after_a_call_that_was_refused_the_retry_carries_the_failed_message_too(
     local_site: Site, stopped: bool
 ) -> None:
@@ -76,7 +87,7 @@ async def test_after_a_call_that_was_refused_the_retry_carries_the_failed_messag
 
 
 @local
-@pytest.mark.parametrize("max_retries", ["0", "1"])
+@pytest.mark.parametrize("max_retries", named({"none": "0", "one": "1"}, "one"))
 async def test_after_retries_that_ran_out_the_next_turn_carries_the_whole_history(
     local_site: Site, max_retries: str
 ) -> None:
@@ -106,7 +117,7 @@ RETRIED = {
 
 
 @local
-@pytest.mark.parametrize("word", RETRIED.values(), ids=RETRIED.keys())
+@pytest.mark.parametrize("word", named(RETRIED, "overloaded", "stream cut in the text"))
 async def test_a_reply_after_an_internal_retry_is_there_on_the_resume(local_site: Site, word: str) -> None:
     talk = local_site.talk()
     await talk.begin()
@@ -142,7 +153,12 @@ async def test_a_retry_in_the_middle_of_a_tool_loop_costs_neither_calls_nor_repl
 
 
 @local
-@pytest.mark.parametrize("word", ["[[lab:end=mid-event times=1]]", "[[lab:error-event times=1]]"])
+@pytest.mark.parametrize(
+    "word",
+    named(
+        {"ended early": "[[lab:end=mid-event times=1]]", "error event": "[[lab:error-event times=1]]"}, "ended early"
+    ),
+)
 async def test_a_call_that_the_cli_repeats_whole_keeps_its_process_and_its_reply(local_site: Site, word: str) -> None:
     talk = local_site.talk()
     await talk.begin()
@@ -212,7 +228,9 @@ ODD_REPLIES = {
 
 
 @local
-@pytest.mark.parametrize(("word", "outcome"), ODD_REPLIES.values(), ids=ODD_REPLIES.keys())
+@pytest.mark.parametrize(
+    ("word", "outcome"), named(ODD_REPLIES, "nothing but empty replies", "refusal", "cut by max_tokens")
+)
 async def test_an_odd_reply_leaves_a_whole_history(local_site: Site, word: str, outcome: str) -> None:
     talk = local_site.talk()
     await talk.begin()
@@ -262,15 +280,7 @@ async def test_the_users_texts_arrive_byte_for_byte_while_live(local_site: Site)
 
 
 @local
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(
-            text, id=name, marks=[] if name in ("the command alone", "a marker of the CLI") else pytest.mark.full
-        )
-        for name, text in TEXTS.items()
-    ],
-)
+@pytest.mark.parametrize("text", named(TEXTS, "a marker of the CLI"))
 async def test_the_users_text_arrives_byte_for_byte_first_live_and_after_a_resume(local_site: Site, text: str) -> None:
     talk = local_site.talk()
     for state in ("NEW", "LIVE", "RESTORED"):
@@ -299,9 +309,10 @@ async def test_a_text_of_300_kb_arrives_byte_for_byte_and_stands_in_no_command_l
 
 
 @local
+@pytest.mark.full
 async def test_after_the_cli_has_compacted_by_itself_the_session_goes_on(local_site: Site) -> None:
     """A resumed process guesses the length of a long history and compacts within the turn (observed): the turn settles on the new base."""
-    talk = local_site.talk()
+    talk = local_site.talk(model="claude-opus-5")  # the CLI's own default is the same with a window of a million tokens
     text = "0123456789 " * 18_620
     for _ in range(2):
         assert (await talk.turn(text)).verdicts == CONFIRMED
@@ -332,7 +343,7 @@ CANCELLED = {
 
 
 @local
-@pytest.mark.parametrize(("word", "when"), CANCELLED.values(), ids=CANCELLED.keys())
+@pytest.mark.parametrize(("word", "when"), named(CANCELLED, *CANCELLED))
 async def test_after_a_cancel_the_next_turn_has_the_right_context(
     local_site: Site, word: str, when: Callable[[pb.TurnEvent], bool]
 ) -> None:
@@ -357,7 +368,7 @@ async def test_a_cli_killed_between_turns_costs_nothing(local_site: Site) -> Non
 
 
 @local
-@pytest.mark.parametrize("place", ["in the stream", "in a tool"])
+@pytest.mark.parametrize("place", named({"in the stream": "in the stream", "in a tool": "in a tool"}, "in the stream"))
 async def test_a_cli_killed_in_a_turn_leaves_the_settled_history_whole(local_site: Site, place: str) -> None:
     talk = local_site.talk()
     first = await talk.begin()
