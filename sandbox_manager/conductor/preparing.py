@@ -6,6 +6,7 @@ is durable before it is handed out.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from sandbox_manager.conductor.stopping import Stopping
 from sandbox_manager.core.errors import ConversationBusyError
 from sandbox_manager.core.group import GroupState
 from sandbox_manager.core.host import HostState
+from sandbox_manager.core.host_statements import StoreStatement
 from sandbox_manager.core.judgement import weigh
 from sandbox_manager.core.locators import Expect, resolve_locator
 from sandbox_manager.core.member import GivenUp
@@ -40,6 +42,7 @@ from sandbox_manager.core.refusals import (
 from sandbox_manager.core.store_check import check_store
 from sandbox_manager.core.values import NativeLocator, Verdict
 from standfast_chassis import span_names
+from standfast_chassis.errors import StandfastError
 
 _SLOT = 1
 
@@ -103,9 +106,14 @@ class Preparing:
             )
         if group.state == GroupState.STOPPING.value:
             group = await self._stopping.finish(group)
-        ready = await self._sandboxes.running(wish.ref, group, has_history=member.settled_turns > 0)
-        if saved is not None:
-            await self._require_store(found, ready, member, saved)
+        early = self._begin_reading(found, group, member, saved)
+        try:
+            ready = await self._sandboxes.running(wish.ref, group, has_history=member.settled_turns > 0)
+            if saved is not None:
+                await self._require_store(found, ready, member, saved, early)
+        finally:
+            if early is not None:
+                early.cancel()
         return await self._granting.grant(wish, story, found, ready, saved)
 
     async def _same_again(self, story: TurnStory, found: Conversation) -> Grant | None:
@@ -191,8 +199,33 @@ class Preparing:
             )
         return min(able, key=lambda host: sum(group.host_id == host.host_id for group in groups))
 
+    def _begin_reading(
+        self, found: Conversation, group: GroupRecord, member: MemberRecord, saved: NativeLocator | None
+    ) -> asyncio.Task[StoreStatement | None] | None:
+        """Has the store read while the host looks after a container that runs by our record; None where that is not so.
+
+        What is read counts only if the container proves to have run all the time.
+        """
+        record = found.store.record if found.store is not None else None
+        if saved is None or record is None or group.state != GroupState.RUNNING.value:
+            return None
+
+        async def read() -> StoreStatement | None:
+            try:
+                host = await self._parts.host_of(group)
+                return await self._parts.hosts.read_store(host, group, member.slot, saved, record.length)
+            except StandfastError:
+                return None  # it is asked once more when the container is known to run, and that answer counts
+
+        return asyncio.get_running_loop().create_task(read())
+
     async def _require_store(
-        self, found: Conversation, ready: ReadySandbox, member: MemberRecord, saved: NativeLocator
+        self,
+        found: Conversation,
+        ready: ReadySandbox,
+        member: MemberRecord,
+        saved: NativeLocator,
+        early: asyncio.Task[StoreStatement | None] | None,
     ) -> None:
         record = found.store.record if found.store is not None else None
         if record is None:
@@ -203,7 +236,9 @@ class Preparing:
                 expected="a store record of the newest settled turn",
                 observed="none",
             )
-        read = await self._parts.hosts.read_store(ready.host, ready.group, member.slot, saved, record.length)
+        read = await early if early is not None and not ready.was_started else None
+        if read is None:
+            read = await self._parts.hosts.read_store(ready.host, ready.group, member.slot, saved, record.length)
         if read.container_id != ready.group.container_id:
             raise ContextLostError(
                 "CONTAINER_CHANGED",

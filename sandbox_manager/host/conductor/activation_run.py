@@ -239,12 +239,10 @@ class ActivationRun:
         """Finds or starts the process, and reads the store before anything of the turn can have changed it."""
         try:
             grant, slot = self.grant, self._slot
-            store: StoreReading | None = None
-            if grant.resumes:
-                store = await self._observer.watch.read(grant.store.prefix_length)
+            store, is_alive = await asyncio.gather(self._read_store(), self._kept_process_is_alive())
             slot.listen(self.offer)
-            fits = slot.fits(grant.reuse_process_generation, grant.locator, grant.settings_digest)
-            is_new = not (fits and await slot.is_alive())
+            # What fits is looked at once more: from here to its use nothing is waited for.
+            is_new = not (is_alive and self._fits())
             if is_new:
                 self._cli = await slot.start(
                     grant.next_process_generation,
@@ -264,6 +262,17 @@ class ActivationRun:
             await self.offer(ReadyFailed(failure))
         else:
             await self.offer(ProcessReady(store, is_new))
+
+    async def _read_store(self) -> StoreReading | None:
+        grant = self.grant
+        return await self._observer.watch.read(grant.store.prefix_length) if grant.resumes else None
+
+    def _fits(self) -> bool:
+        grant = self.grant
+        return self._slot.fits(grant.reuse_process_generation, grant.locator, grant.settings_digest)
+
+    async def _kept_process_is_alive(self) -> bool:
+        return self._fits() and await self._slot.is_alive()
 
     async def _process_ready(self, ready: ProcessReady) -> None:
         cli = self._cli
