@@ -76,7 +76,9 @@ class TurnStream:
                             if self._is_new_raw(event.sequence, raw_here):
                                 yield event
                             continue
-                        if event.sequence <= self.last_sequence:
+                        # After a gap the end may have a lower number than what was seen before: it is told once, in any case.
+                        is_the_end = event.HasField("settled") and self._result is None
+                        if event.sequence <= self.last_sequence and not is_the_end:
                             continue
                         self.last_sequence = event.sequence
                         if event.HasField("settled"):

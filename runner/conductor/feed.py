@@ -171,7 +171,8 @@ class TurnFeed:
 
     async def view(self, after_sequence: int, *, include_raw: bool) -> AsyncGenerator[runner_pb2.TurnEvent, None]:
         """Every recorded event with a greater sequence, then the new ones, to the turn's end."""
-        next_sequence = max(after_sequence + 1, 1)
+        # A number that was never given here (a power loss took its events) holds nothing back: the view goes on from now.
+        next_sequence = max(min(after_sequence, self.recorded_sequence) + 1, 1)
         next_raw = 0
         while True:
             changed = self._changed
@@ -244,5 +245,6 @@ async def stored_view(
         for event in kept:
             yield runner_pb2.TurnEvent.FromString(event.event)
         next_after = kept[-1].sequence
-    if stored.refusal is None and after_sequence < stored.snapshot.last_sequence:
+    # Also after a number that this turn does not have: how it ended is told in any case.
+    if stored.refusal is None and after_sequence != stored.snapshot.last_sequence:
         yield settled_event(stored.snapshot)

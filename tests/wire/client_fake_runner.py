@@ -144,8 +144,9 @@ class FakeRunner:
         script.refuse()
         yield pb.WatchTurnResponse(resume=script.resume)
         for event in script.events:
-            # As the runner does: what is kept of the raw frames is replayed whole.
-            if event.sequence > request.after_sequence or event.HasField("raw_frame"):
+            # As the runner does: what is kept of the raw frames is replayed whole, and a turn's end is told in any case.
+            is_end_after_a_gap = script.resume == pb.RESUME_GAP and event.HasField("settled")
+            if event.sequence > request.after_sequence or event.HasField("raw_frame") or is_end_after_a_gap:
                 yield pb.WatchTurnResponse(event=event)
 
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:

@@ -129,6 +129,15 @@ async def test_a_watch_says_whether_the_replay_is_whole_and_starts_after_a_numbe
         assert stream.resume == pb.RESUME_GAP
 
 
+async def test_a_watch_after_a_number_that_the_runner_has_lost_still_ends_with_the_turn() -> None:
+    script = Script(resume=pb.RESUME_GAP)
+    async with fake_runner(script) as address, StandfastClient(address) as client:
+        stream = client.watch_turn("c-1", "t-1", after_sequence=99, patience_s=2.0)
+        assert await sequence_of(stream) == [8]
+        assert stream.resume == pb.RESUME_GAP
+        assert stream.result.turn_id
+
+
 async def test_leaving_a_stream_early_ends_the_view_on_both_sides() -> None:
     script = Script(hold_after=2)
     async with fake_runner(script) as address, StandfastClient(address) as client:

@@ -146,6 +146,19 @@ async def test_watching_follows_a_running_turn_from_any_number(house: House) -> 
 
 
 # --- stops --------------------------------------------------------------------------------------------------------------
+async def test_watching_a_running_turn_after_a_number_it_has_not_reached_goes_on_from_now(house: House) -> None:
+    gate = Gate()
+    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    running = asyncio.ensure_future(house.turn("t1"))
+    await wait_for(gate.reached)
+    ahead = asyncio.ensure_future(house.watch("t1", after=99))
+    await house.until_sequence("t1", 2)
+    gate.open.set()
+    whole = await running
+    assert (await ahead).resume == pb.RESUME_GAP
+    assert (await ahead).events[-1] == whole.events[-1]
+
+
 async def test_a_cancelled_turn_with_a_native_end_is_settled_as_cancelled(house: House) -> None:
     house.host.scripts = [interruptible, ordinary_turn]
     running = asyncio.ensure_future(house.turn("t1"))
