@@ -43,9 +43,7 @@ def asked(sandbox: SandboxContainer, files: dict[str, str], model: str = "m") ->
         folder = path.rpartition("/")[0]
         sandbox.as_slot(1, f'mkdir -p {folder} && printf %s "$CONTENT" > {path}', {"CONTENT": content})
     sandbox.as_slot(1, f": > {MODEL_LOG}")
-    command = (
-        f"cd /workspace && timeout {ANSWER_TIMEOUT_S} {CLAUDE} -p --model {model} --permission-mode bypassPermissions hello"
-    )
+    command = f"cd /workspace && timeout {ANSWER_TIMEOUT_S} {CLAUDE} -p --model {model} --permission-mode bypassPermissions hello"
     printed = sandbox.as_slot(1, command, {"ANTHROPIC_API_KEY": "dummy", "LANG": "C.UTF-8", "TERM": "dumb"}).output
     for path in files:
         sandbox.as_slot(1, f"rm -f {path}")
