@@ -144,6 +144,7 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
         self.calls: list[str] = []
         self.failing: dict[str, HostSaysError] = {}
         self.on_call: Callable[[str], None] | None = None
+        self.measurings = 0  # how often it was asked for what a start measured
         self.measures_beside_the_start = False  # a start is answered before it is measured, as a real host agent does
         self.measured: dict[str, Any] | None = {
             "supervisor": {"version": "1", "digest": "sha256:supervisor"},
@@ -470,6 +471,7 @@ class FakeHost(host_agent_pb2_grpc.HostAgentServiceServicer):
 
     async def InspectSandbox(self, request: pb.InspectSandboxRequest, context: Any) -> pb.InspectSandboxResponse:
         self._asked("InspectSandbox")
+        self.measurings += request.with_measured
         measured = self.measured if request.with_measured else None
         return pb.InspectSandboxResponse(inspect_jws=self._inspect(request.group_id, None, measured))
 

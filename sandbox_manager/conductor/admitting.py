@@ -115,8 +115,8 @@ class Admitting:
         )
         if decision.ruling is not Ruling.ADMIT or decision.state is None:
             await self._refuse(decision, story, member)
-        if activation.container_started:
-            await self._sandboxes.require_measured(group, report.container.started_at)
+        # Also of a run that a former turn began: it may have been given up before anybody asked.
+        await self._sandboxes.require_measured(group, report.container.started_at)
         return await self._record(wish, story, member, report, decision)
 
     async def _report(self, report_jws: str, activation: ActivationRecord) -> ActivationReport:
