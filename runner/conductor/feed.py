@@ -10,6 +10,7 @@ record. The waiting part is bounded by `room`, on which the reader of the CLI's 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -199,7 +200,11 @@ class TurnFeed:
     def _from_tail(self, next_sequence: int) -> list[runner_pb2.TurnEvent]:
         if not self._tail or self._tail[0][0].sequence > next_sequence:
             return []
-        return [event for event, _ in self._tail if event.sequence >= next_sequence]
+        # From the newest back: a view that keeps up takes one event of thousands.
+        behind = itertools.takewhile(
+            lambda event: event.sequence >= next_sequence, (e for e, _ in reversed(self._tail))
+        )
+        return list(behind)[::-1]
 
     async def _from_record(self, next_sequence: int) -> list[runner_pb2.TurnEvent]:
         kept = await self._events.events(self.key, after_sequence=next_sequence - 1, limit=PAGE)
