@@ -77,7 +77,7 @@ class Site:
         verdict = judge_session(self.lab.log.rows(), session, talk.said)
         if verdict.is_complete or not talk.unwritten:
             return verdict
-        written = [turn for turn in talk.said if turn not in talk.unwritten]
+        written = [turn for turn in talk.said if not any(turn is one for one in talk.unwritten)]
         return judge_session(self.lab.log.rows(), session, written)
 
     def roots(self, session: str) -> list[Row]:

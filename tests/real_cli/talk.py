@@ -13,7 +13,7 @@ from standfast_client.errors import ClientError
 from standfast_client.sdk import Expect, StandfastClient, new_id
 from standfast_lab.oracle import Outcome, Turn
 
-TURN_TIMEOUT_S = 90.0
+TURN_TIMEOUT_S = 120.0
 CONFIRMED = ("CONFIRMED", "CONFIRMED")
 
 

@@ -15,7 +15,7 @@ from standfast_lab.fleet.fleet import Parts
 from tests.real_cli.site import Site, Tee
 from tests.real_cli.talk import CONFIRMED, Talk, Told
 
-pytestmark = [pytest.mark.engine("docker"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.engine("docker"), pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -94,7 +94,7 @@ async def test_a_conversation_that_is_failed_cancelled_killed_and_stopped_keeps_
             killed.set()
             await site.kill_cli(first.session)
 
-    broken = await talk.turn(f"wait {tool('sleep 600')}", on_event=kill)
+    broken = await talk.turn(f"wait again {tool('sleep 600')}", on_event=kill)
     assert (broken.outcome, broken.reason) == ("INTERRUPTED", "CLI_DIED")
     last = await asked(site, talk, "RESTORED", 'what did you reply to "repeat your last reply"?')
     assert last.answer == f"I replied: my last reply was: {retried.answer}"

@@ -18,7 +18,7 @@ from standfast_client.errors import ContextLostError
 from tests.real_cli.site import Site
 from tests.real_cli.talk import CONFIRMED, Talk, Told
 
-pytestmark = [pytest.mark.engine("docker"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.engine("docker"), pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 ATTACKS = (Path(__file__).parent / "attacks.py").read_bytes()
 ROGUE_PROGRAM = (Path(__file__).parent.parent / "docker_host" / "stub_provider.py").read_bytes()

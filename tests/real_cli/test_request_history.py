@@ -15,7 +15,7 @@ from standfast.runner.v1 import runner_pb2 as pb
 from tests.real_cli.site import Site, command_lines
 from tests.real_cli.talk import CONFIRMED, Talk, Told
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 local = pytest.mark.engine("local")
 
 
