@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from standfast_client.errors import ClientError
 from standfast_client.sdk import Expect, new_id
-from standfast_lab.fleet.pauses import pause_name
 from standfast_lab.oracle import Outcome as Said
 from standfast_lab.oracle import Turn, judge_session
-from tests.house.leftovers import marked_processes
-from tests.kill_matrix.table import INTERRUPTED, NOT_SENT, REFUSED_BY_VERDICT, SETTLED, Cell
+from tests.kill_matrix.ground import Ground
+from tests.kill_matrix.holds import Hold
+from tests.kill_matrix.table import BEFORE_FORWARDED, INTERRUPTED, NOT_SENT, REFUSED_BY_VERDICT, SETTLED, Cell
 from tests.scenarios.stage import Stage, Told
 
 _RESOLVE_TIMEOUT_S = 60.0
 _numbers = itertools.count(1)
-
-# Where the turn is held: a span of a process, or a gate of the stub.
-_SPANS = {
-    "prepare": ("manager", "prepare", "end"),
-    "admitted": ("manager", "admit", "end"),
-    "quiesce": ("host-agent", "quiesce", "start"),
-    "settle": ("manager", "settle", "start"),
-}
-_GATES = {"forwarded": "init", "mid-stream": "mid-stream", "ended": "result"}
 
 
 @dataclass
@@ -48,42 +36,9 @@ class Cellmate:
     sent_in_all: int
 
 
-class Holder:
-    """The place at which a cell's turn is held."""
-
-    def __init__(self, stage: Stage, pauses: Path, cell: Cell) -> None:
-        if cell.step == "activate":
-            # A new process is held in its handshake; a kept one has none, and its host agent is held at the start.
-            gate, span = ("initialize", None) if cell.turn == 1 else (None, ("host-agent", "activate", "start"))
-        else:
-            gate, span = _GATES.get(cell.step), _SPANS.get(cell.step)
-        if span is not None:
-            self.hold = pauses / f"{pause_name(*span)}.hold"
-            self._is_reached: Callable[[], bool] = self.hold.with_suffix(".reached").exists
-        else:
-            assert gate is not None
-            folder = stage.tools.gates
-            self.hold = folder / f"{gate}.hold"
-            self._is_reached = lambda: any(folder.glob(f"{gate}.reached-*"))
-        self._marks = [pauses.glob("*.reached"), stage.tools.gates.glob("*.reached-*")]
-
-    def close(self) -> None:
-        for marks in self._marks:
-            for mark in marks:
-                mark.unlink()
-        self.hold.touch()
-
-    async def reached(self, stage: Stage, turn: asyncio.Task[Told]) -> None:
-        await stage.until(f"the turn is at {self.hold.stem}", lambda: self._is_reached() or turn.done(), 30.0)
-        assert self._is_reached(), f"the turn ended before it came to {self.hold.stem}: {turn.result()}"
-
-    def open(self) -> None:
-        self.hold.unlink(missing_ok=True)
-
-
-async def perform(stage: Stage, pauses: Path, cell: Cell) -> Cellmate:
+async def perform(ground: Ground, cell: Cell) -> Cellmate:
     """The whole cell, to its next turn's end. Raises nothing for a turn that fails; the test judges."""
-    number = next(_numbers)
+    stage, number = ground.stage, next(_numbers)
     conversation = f"k{number}"
     said: list[Turn] = []
     if cell.turn == 3:
@@ -91,24 +46,24 @@ async def perform(stage: Stage, pauses: Path, cell: Cell) -> Cellmate:
             told = await stage.ask(conversation, text, expect=Expect.CONTINUE if said else Expect.NEW)
             assert told.outcome == "COMPLETED", told.turn
             said.append(Turn(text, (told.text,)))
-    text = f"note {number}"
+    text = ground.message(cell, number)
     turn_id = new_id("t")
-    holder = Holder(stage, pauses, cell)
-    holder.close()
+    hold = ground.hold(cell)
+    hold.close()
     expect = Expect.CONTINUE if cell.turn == 3 else Expect.NEW
     running = asyncio.create_task(_ask(stage, conversation, text, turn_id, expect))
     try:
-        await holder.reached(stage, running)
+        await _reached(hold, stage, running)
         if cell.step == "quiesce":
-            await stage.until("the reply is on disk", lambda: _is_on_disk(stage, conversation, text), 10.0)
-        await _kill(stage, cell, conversation)
-        if cell.step == "admitted" and cell.process in ("supervisor", "cli"):
+            await stage.until("the reply is on disk", lambda: _is_on_disk(ground, conversation, text), 10.0)
+        await _kill(ground, cell, conversation)
+        if cell.step == "admitted" and cell.process in ("supervisor", "cli", "engine"):
             # Else the message might be recorded as forwarded to somebody whose end nobody has noticed yet.
             await stage.until(
                 "the host agent has noticed", lambda: _newest_activation(stage) == "NEVER_FORWARDED", 10.0
             )
     finally:
-        holder.open()
+        hold.open()
     killed = await running
     killed = await _resolved(stage, conversation, turn_id, killed)
     ending = _ending(killed)
@@ -118,8 +73,15 @@ async def perform(stage: Stage, pauses: Path, cell: Cell) -> Cellmate:
         said.append(Turn(text, (killed.text,) if killed.text else (), outcome))
     elif ending != NOT_SENT:
         said.append(Turn(text, (), Said.NOT_ENDED))
+    if cell.process in ("supervisor", "engine") and cell.step not in BEFORE_FORWARDED:
+        await stage.until("the container is UNCLEAN", lambda: _group_state(stage, conversation) == "UNCLEAN", 20.0)
     following = await _next(stage, conversation, cell)
     return Cellmate(ending, killed, conversation, following, said, sent, stage.prompts().count(text))
+
+
+async def _reached(hold: Hold, stage: Stage, turn: asyncio.Task[Told]) -> None:
+    await stage.until(f"the turn is at {hold.name}", lambda: hold.is_reached() or turn.done(), 30.0)
+    assert hold.is_reached(), f"the turn ended before it came to {hold.name}: {turn.result()}"
 
 
 async def _ask(stage: Stage, conversation: str, text: str, turn_id: str, expect: Expect) -> Told:
@@ -182,58 +144,36 @@ def history_is_complete(stage: Stage, cellmate: Cellmate) -> bool:
     return any(judge_session(rows, session, [*history, current]).is_complete for history in histories)
 
 
-def _is_on_disk(stage: Stage, conversation: str, text: str) -> bool:
-    """The text and the reply that repeats it."""
-    folder = sandbox_of(stage, conversation)
-    transcripts = folder.glob("members/*/home/.claude/projects/*/*.jsonl") if folder is not None else ()
-    return any(path.read_text().count(f'{text}"') >= 2 for path in transcripts)
+def _is_on_disk(ground: Ground, conversation: str, text: str) -> bool:
+    sandbox = ground.sandbox_of(conversation)
+    return sandbox is not None and ground.is_on_disk(sandbox, text)
 
 
 def _newest_activation(stage: Stage) -> str:
     return str(stage.rows("host", "select state from activations order by rowid desc limit 1")[0]["state"])
 
 
-# --- who is killed ----------------------------------------------------------------------------------------------------
+def _group_state(stage: Stage, conversation: str) -> str:
+    rows = stage.rows("manager", "select state from groups where conversation_id = ?", conversation)
+    return str(rows[0]["state"]) if rows else ""
 
 
-def sandbox_of(stage: Stage, conversation: str) -> Path | None:
-    """The retained folder of a conversation, if there is one."""
-    for folder in stage.sandboxes.iterdir() if stage.sandboxes.exists() else ():
-        record = folder / "container.json"
-        with suppress(OSError):
-            if f"local/{conversation}" in json.loads(record.read_text())["labels"].values() or any(
-                conversation == value or value.split(",")[0] == conversation
-                for value in json.loads(record.read_text())["labels"].values()
-            ):
-                return folder
-    return None
-
-
-def processes_of(folder: Path) -> dict[int, str]:
-    """Everything that lives in a retained folder."""
-    return marked_processes([os.fsencode(f"{folder}/"), os.fsencode(f"{folder}\0")])
-
-
-def supervisor_of(folder: Path) -> int:
-    return int(json.loads((folder / "run.json").read_text())["pid"])
-
-
-def clis_of(stage: Stage, folder: Path) -> list[int]:
-    return [pid for pid, command in processes_of(folder).items() if str(stage.tools.executable) in command]
-
-
-async def _kill(stage: Stage, cell: Cell, conversation: str) -> None:
-    members = {"runner": stage.fleet.runner, "manager": stage.fleet.manager, "host-agent": stage.fleet.host_agent}
+async def _kill(ground: Ground, cell: Cell, conversation: str) -> None:
+    fleet = ground.stage.fleet
+    members = {"runner": fleet.runner, "manager": fleet.manager, "host-agent": fleet.host_agent}
     if cell.process in members:
         member = members[cell.process]
         await member.kill()
         await member.start()  # not waited for: what depends on it sees it gone and coming back
         return
-    folder = sandbox_of(stage, conversation)
-    assert folder is not None, f"{conversation} has no sandbox"
-    if cell.process == "nobody":
-        assert clis_of(stage, folder) == []
+    sandbox = ground.sandbox_of(conversation)
+    assert sandbox is not None, f"{conversation} has no sandbox"
+    if cell.process == "engine":
+        await ground.kill_engine(sandbox)
         return
-    pids = [supervisor_of(folder)] if cell.process == "supervisor" else clis_of(stage, folder)
+    if cell.process == "nobody":
+        assert ground.clis_of(sandbox) == []
+        return
+    pids = [ground.supervisor_of(sandbox)] if cell.process == "supervisor" else ground.clis_of(sandbox)
     assert len(pids) == 1, f"expected one {cell.process} of {conversation}, found {pids}"
     os.kill(pids[0], signal.SIGKILL)

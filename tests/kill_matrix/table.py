@@ -7,7 +7,7 @@
 | host agent | NOT_SENT | INTERRUPTED | from its journal or tap, if they have it; else INTERRUPTED |
 | CLI | NOT_SENT, or a new process | INTERRUPTED | settled, process gone |
 | supervisor | NOT_SENT | INTERRUPTED | from the journal |
-| engine | NOT_SENT | INTERRUPTED | from the journal |
+| engine | NOT_SENT | INTERRUPTED, or refused by the verdict if the CLI said that it was ended | from the journal |
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ _RUNNING = {
     "host-agent": frozenset({INTERRUPTED}),
     "supervisor": frozenset({INTERRUPTED}),
     "cli": frozenset({INTERRUPTED}),
-    "engine": frozenset({INTERRUPTED}),
+    # An engine that comes back stops what it finds running: the CLI is then told to end, and may say how it ended.
+    "engine": frozenset({INTERRUPTED, REFUSED_BY_VERDICT}),
 }
 _ENDED = {
     "runner": frozenset({SETTLED}),
@@ -81,6 +82,11 @@ _ENDED = {
 }
 
 TABLE = tuple(Cell(process, step, turn) for process in PROCESSES for step in STEPS for turn in TURNS)
+
+# Where the cells are played. An engine can be killed only where it is nobody else's.
+ON_LOCAL = tuple(cell for cell in TABLE if cell.process != "engine")
+IN_DOCKER = ON_LOCAL
+ON_OWN_ENGINE = tuple(cell for cell in TABLE if cell.process == "engine")
 
 
 def is_in_the_default_tier(cell: Cell) -> bool:
