@@ -136,6 +136,7 @@ class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
         request: pb.StopSandboxRequest,
         context: grpc.aio.ServicerContext[pb.StopSandboxRequest, pb.StopSandboxResponse],
     ) -> pb.StopSandboxResponse:
+        await self._agent.journal.require_group(request.group_id, request.container_generation)
         found, orderly = await self._agent.sandboxes.stop(
             request.group_id, request.container_id, force=request.force, interrupt=self._agent.interrupt
         )
@@ -146,6 +147,7 @@ class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
         request: pb.RemoveSandboxRequest,
         context: grpc.aio.ServicerContext[pb.RemoveSandboxRequest, pb.RemoveSandboxResponse],
     ) -> pb.RemoveSandboxResponse:
+        await self._agent.journal.require_group(request.group_id, request.container_generation)
         await self._agent.sandboxes.remove(request.group_id, request.container_generation, request.container_id or None)
         return pb.RemoveSandboxResponse()
 

@@ -132,6 +132,14 @@ class Journal:
             lambda db: _raise_fence(db, f"group:{group_id}", container_generation, equal_is_newer=False)
         )
 
+    async def require_group(self, group_id: str, container_generation: int) -> None:
+        """Raises GenerationStaleError when a newer generation of the group is known. Writes nothing: it holds on a full disk, too."""
+
+        def read(db: sqlite_utils.Database) -> None:
+            _require_current(db, f"group:{group_id}", container_generation, equal_is_newer=False)
+
+        await self._db.read(read)
+
     async def process_found(self, activation_id: str, *, process_generation: int, was_new: bool, tap_from: int) -> None:
         """Records the process that serves an activation and where its tap stood."""
         await self._update(
@@ -210,11 +218,16 @@ class Journal:
         await self._db.write(write)
 
 
-def _raise_fence(db: sqlite_utils.Database, subject: str, generation: int, *, equal_is_newer: bool) -> None:
+def _require_current(db: sqlite_utils.Database, subject: str, generation: int, *, equal_is_newer: bool) -> int | None:
+    """The newest generation that is known, None when there is none. Raises GenerationStaleError."""
     known = [int(row["generation"]) for row in db.query("select generation from fences where subject = ?", [subject])]
     if known and (generation < known[0] or (equal_is_newer and generation == known[0])):
         raise GenerationStaleError(subject, expected=known[0], found=generation)
-    if known and known[0] == generation:
+    return known[0] if known else None
+
+
+def _raise_fence(db: sqlite_utils.Database, subject: str, generation: int, *, equal_is_newer: bool) -> None:
+    if _require_current(db, subject, generation, equal_is_newer=equal_is_newer) == generation:
         return  # nothing to write, so nothing to sync
     db.execute(
         "insert into fences (subject, generation) values (?, ?)"

@@ -155,6 +155,7 @@ class HostAgentServiceServicer:
 
         Errors:
         - FAILED_PRECONDITION, SLOT_BUSY: an activation is open and `force` was not given.
+        - ABORTED, GENERATION_STALE: the host knows a newer generation of the group; nothing was stopped.
         - UNAVAILABLE, ENGINE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -169,6 +170,7 @@ class HostAgentServiceServicer:
         The caller must be the manager.
 
         Errors:
+        - ABORTED, GENERATION_STALE: the host knows a newer generation of the group; nothing was removed.
         - UNAVAILABLE, ENGINE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

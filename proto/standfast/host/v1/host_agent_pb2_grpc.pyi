@@ -82,6 +82,7 @@ class HostAgentServiceStub:
 
     Errors:
     - FAILED_PRECONDITION, SLOT_BUSY: an activation is open and `force` was not given.
+    - ABORTED, GENERATION_STALE: the host knows a newer generation of the group; nothing was stopped.
     - UNAVAILABLE, ENGINE_UNAVAILABLE.
     """
     RemoveSandbox: _grpc.UnaryUnaryMultiCallable[_host_agent_pb2.RemoveSandboxRequest, _host_agent_pb2.RemoveSandboxResponse]
@@ -92,6 +93,7 @@ class HostAgentServiceStub:
     The caller must be the manager.
 
     Errors:
+    - ABORTED, GENERATION_STALE: the host knows a newer generation of the group; nothing was removed.
     - UNAVAILABLE, ENGINE_UNAVAILABLE.
     """
     ReadStore: _grpc.UnaryUnaryMultiCallable[_host_agent_pb2.ReadStoreRequest, _host_agent_pb2.ReadStoreResponse]
@@ -205,6 +207,7 @@ class HostAgentServiceAsyncStub(HostAgentServiceStub):
 
     Errors:
     - FAILED_PRECONDITION, SLOT_BUSY: an activation is open and `force` was not given.
+    - ABORTED, GENERATION_STALE: the host knows a newer generation of the group; nothing was stopped.
     - UNAVAILABLE, ENGINE_UNAVAILABLE.
     """
     RemoveSandbox: _aio.UnaryUnaryMultiCallable[_host_agent_pb2.RemoveSandboxRequest, _host_agent_pb2.RemoveSandboxResponse]  # type: ignore[assignment]
@@ -215,6 +218,7 @@ class HostAgentServiceAsyncStub(HostAgentServiceStub):
     The caller must be the manager.
 
     Errors:
+    - ABORTED, GENERATION_STALE: the host knows a newer generation of the group; nothing was removed.
     - UNAVAILABLE, ENGINE_UNAVAILABLE.
     """
     ReadStore: _aio.UnaryUnaryMultiCallable[_host_agent_pb2.ReadStoreRequest, _host_agent_pb2.ReadStoreResponse]  # type: ignore[assignment]
@@ -349,6 +353,7 @@ class HostAgentServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
         - FAILED_PRECONDITION, SLOT_BUSY: an activation is open and `force` was not given.
+        - ABORTED, GENERATION_STALE: the host knows a newer generation of the group; nothing was stopped.
         - UNAVAILABLE, ENGINE_UNAVAILABLE.
         """
 
@@ -365,6 +370,7 @@ class HostAgentServiceServicer(metaclass=_abc_1.ABCMeta):
         The caller must be the manager.
 
         Errors:
+        - ABORTED, GENERATION_STALE: the host knows a newer generation of the group; nothing was removed.
         - UNAVAILABLE, ENGINE_UNAVAILABLE.
         """
 
