@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -30,17 +31,21 @@ _CAUSES = ("CANCEL", "TIMEOUT", "UNANSWERED_QUESTION")
 
 
 class HostAgentService(host_agent_pb2_grpc.HostAgentServiceServicer):
-    """The service over one host agent."""
+    """The service over one host agent. `open_wait_s`: how long a stream may take to say which activation it is for."""
 
-    def __init__(self, agent: HostAgent) -> None:
+    def __init__(self, agent: HostAgent, *, open_wait_s: float = 30.0) -> None:
         self._agent = agent
+        self._open_wait_s = open_wait_s
 
     async def Attach(
         self,
         request_iterator: AsyncIterator[pb.AttachRequest],
         context: grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse],
     ) -> AsyncIterator[pb.AttachResponse]:
-        first = await anext(aiter(request_iterator), None)
+        first = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._open_wait_s):
+                first = await anext(aiter(request_iterator), None)
         if first is None or not first.HasField("open"):
             raise AttachProtocolError("expected `open` as the first message of Attach.", {"field": "open"})
         run = await self._agent.attach(first.open.activation_token)
