@@ -19,7 +19,11 @@ from tests.kill_matrix.holds import Hold
 from tests.kill_matrix.table import BEFORE_FORWARDED, INTERRUPTED, NOT_SENT, REFUSED_BY_VERDICT, SETTLED, Cell
 from tests.scenarios.stage import Stage, Told
 
+# Deadlines for states, with room for a real CLI that starts on busy cores.
 _RESOLVE_TIMEOUT_S = 60.0
+_REACHED_TIMEOUT_S = 90.0
+_NOTICED_TIMEOUT_S = 30.0
+_TURN_TIMEOUT_S = 150.0
 _numbers = itertools.count(1)
 
 
@@ -55,12 +59,14 @@ async def perform(ground: Ground, cell: Cell) -> Cellmate:
     try:
         await _reached(hold, stage, running)
         if cell.step == "quiesce":
-            await stage.until("the reply is on disk", lambda: _is_on_disk(ground, conversation, text), 10.0)
+            await stage.until(
+                "the reply is on disk", lambda: _is_on_disk(ground, conversation, text), _NOTICED_TIMEOUT_S
+            )
         await _kill(ground, cell, conversation)
         if cell.step == "admitted" and cell.process in ("supervisor", "cli", "engine"):
             # Else the message might be recorded as forwarded to somebody whose end nobody has noticed yet.
             await stage.until(
-                "the host agent has noticed", lambda: _newest_activation(stage) == "NEVER_FORWARDED", 10.0
+                "the host agent has noticed", lambda: _newest_activation(stage) == "NEVER_FORWARDED", _NOTICED_TIMEOUT_S
             )
     finally:
         hold.open()
@@ -74,19 +80,21 @@ async def perform(ground: Ground, cell: Cell) -> Cellmate:
     elif ending != NOT_SENT:
         said.append(Turn(text, (), Said.NOT_ENDED))
     if cell.process in ("supervisor", "engine") and cell.step not in BEFORE_FORWARDED:
-        await stage.until("the container is UNCLEAN", lambda: _group_state(stage, conversation) == "UNCLEAN", 20.0)
+        await stage.until(
+            "the container is UNCLEAN", lambda: _group_state(stage, conversation) == "UNCLEAN", _NOTICED_TIMEOUT_S
+        )
     following = await _next(stage, conversation, cell)
     return Cellmate(ending, killed, conversation, following, said, sent, stage.prompts().count(text))
 
 
 async def _reached(hold: Hold, stage: Stage, turn: asyncio.Task[Told]) -> None:
-    await stage.until(f"the turn is at {hold.name}", lambda: hold.is_reached() or turn.done(), 30.0)
+    await stage.until(f"the turn is at {hold.name}", lambda: hold.is_reached() or turn.done(), _REACHED_TIMEOUT_S)
     assert hold.is_reached(), f"the turn ended before it came to {hold.name}: {turn.result()}"
 
 
 async def _ask(stage: Stage, conversation: str, text: str, turn_id: str, expect: Expect) -> Told:
     try:
-        return await stage.ask(conversation, text, expect=expect, turn_id=turn_id)
+        return await stage.ask(conversation, text, expect=expect, turn_id=turn_id, timeout_s=_TURN_TIMEOUT_S)
     except ClientError as error:  # retryable: nothing was sent, or nobody can say yet
         return Told(await stage.recorded(conversation, turn_id), [], error)
 
@@ -119,7 +127,9 @@ async def _next(stage: Stage, conversation: str, cell: Cell) -> Told:
     expect = Expect.CONTINUE
     while True:
         try:
-            told = await stage.ask(conversation, "what is the colour?", expect=expect, turn_id=turn_id)
+            told = await stage.ask(
+                conversation, "what is the colour?", expect=expect, turn_id=turn_id, timeout_s=_TURN_TIMEOUT_S
+            )
         except ClientError:
             if time.monotonic() > deadline:
                 raise

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import docker
 
@@ -60,7 +61,10 @@ class OwnEngine:
         """Copies an image from another engine; its id stays."""
         client = self.client(timeout_s=_LOAD_TIMEOUT_S)
         try:
-            client.api.load_image(source.images.get(image_id).save(), quiet=True)
+            saved: Any = source.images.get(
+                image_id
+            ).save()  # the client sends an iterator on piece by piece; its types know bytes only
+            client.images.load(saved)
             assert client.images.get(image_id).id == image_id
         finally:
             client.close()
