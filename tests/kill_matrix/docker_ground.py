@@ -21,6 +21,7 @@ from tests.stub_cli.tool_folder import ToolFolder
 
 _STOPPED_TIMEOUT_S = 30.0
 _CLI = "/claude"
+_NATIVE_START_S = 90.0
 
 
 class DockerStage(Stage):
@@ -29,6 +30,9 @@ class DockerStage(Stage):
     def __init__(self, folder: Path, parts: Parts, pauses: Path, docker_url: str | None) -> None:
         super().__init__(folder, ToolFolder(folder, parts.manifest))
         settings: dict[str, dict[str, Any]] = {kind: dict(given) for kind, given in SETTINGS.items()}
+        # A real CLI takes its time to start on busy cores; how a start that hangs is refused is another test's matter.
+        settings["host-agent"]["handshake_timeout_s"] = _NATIVE_START_S
+        settings["runner"]["handshake_timeout_s"] = _NATIVE_START_S + 15.0
         if docker_url is not None:
             settings["host-agent"]["docker_host"] = docker_url
         self._make_fleet = lambda: Fleet(
