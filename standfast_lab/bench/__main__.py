@@ -30,7 +30,7 @@ from standfast_lab.fleet.fleet import Parts
 from standfast_lab.fleet.member_process import ProcessNotReadyError
 
 _LONG_TURNS = 1000
-_LONG_WINDOW = 40
+_LONG_SAMPLES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,12 @@ async def _restored(ask: Ask, screen: Screen) -> list[Figure]:
 
 
 async def _long(ask: Ask, screen: Screen) -> list[Figure]:
-    window = ask.rounds_or(_LONG_WINDOW)
-    turns = _LONG_TURNS
+    samples, turns = min(ask.rounds_or(_LONG_SAMPLES), _LONG_TURNS - 1), _LONG_TURNS
     with tempfile.TemporaryDirectory(prefix="sf-bench-") as folder:
         parts = ticking_parts(Path(folder))
         async with open_site(parts) as site:
             told = functools.partial(screen.progress, "long", whole=turns)
-            return await long_figures(site, executable_of(parts), turns, window, told)
+            return await long_figures(site, executable_of(parts), turns, samples, told)
 
 
 async def _streams(ask: Ask, screen: Screen) -> list[Figure]:

@@ -1,11 +1,13 @@
 """Whether our share of a turn grows with its conversation: turn 1,000 against turn 2, the store's digest apart; and what that digest costs.
 
-The conversation is really held, on `local` with the ticking CLI, whose own cost does not grow; the same CLI is driven barely, too, and its
-time subtracted. The digest's cost is measured on stores of two sizes, so that what a reading costs without its bytes does not count.
+An old conversation is really held, on `local` with the ticking CLI, whose own cost does not grow. Then its next turns, turns of a young
+conversation and turns of the bare CLI are taken in turn, so that all meet the same machine. The digest's cost is measured on stores of two
+sizes, so that what a reading costs without its bytes does not count, beside the bare hashing of the same bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from collections.abc import Callable
@@ -22,7 +24,7 @@ from standfast_lab.bench.figures import Figure, median, summed_up
 from standfast_lab.bench.site import Site
 from standfast_lab.bench.turns import TimedTurn, timed_turn
 
-_CONVERSATION = "bench-long"
+_OLD, _YOUNG = "bench-old", "bench-young"
 _SMALL_BYTES, _LARGE_BYTES = 1 << 20, 33 << 20
 _READINGS = 15
 _READ_TIMEOUT_S = 60.0
@@ -32,30 +34,22 @@ _READINGS_IN_ALL = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Turns of one age."""
+class Samples:
+    """Turns of the same minutes."""
 
-    ours: list[TimedTurn]
+    old: list[TimedTurn]
+    young: list[TimedTurn]
     bare: list[BareTurn]
-
-    def share_of_text_ms(self) -> float:
-        """Our part of the time to the last text: ours less the bare CLI's."""
-        return median([t.last_ms for t in self.ours]) - median([t.last_ms for t in self.bare])
-
-    def share_settled_ms(self) -> float:
-        """Our part of the whole turn."""
-        return median([t.settled_ms for t in self.ours]) - median([t.ended_ms for t in self.bare])
 
 
 async def long_figures(
-    site: Site, executable: Path, turns: int, window: int, progress: Callable[[int], None]
+    site: Site, executable: Path, turns: int, samples: int, progress: Callable[[int], None]
 ) -> list[Figure]:
-    """Holds a conversation of `turns`. The first and the last `window` of them (turn 1 apart) are compared."""
+    """Holds a conversation of `turns`, the last `samples` of them in turn with as many of a young one."""
     home, workspace = site.folder / "bare-home", site.folder / "bare-workspace"
     for folder in (home, workspace):
         folder.mkdir()
     session_id = str(uuid.uuid4())
-    young, old = Window([], []), Window([], [])
     cli = BareClaude(
         executable,
         workspace=workspace,
@@ -63,49 +57,60 @@ async def long_figures(
         session_id=session_id,
         flags=(),
     )
-    last = None
+    taken = Samples([], [], [])
     async with cli:
-        for number in range(1, turns + 1):
-            message = f"message {number} " + "of a talk that goes on and on " * 8
-            our_turn = await timed_turn(site.client, _CONVERSATION, message, "NEW" if number == 1 else "LIVE")
-            bare_one = await bare_turn(cli, message, None, session_id)
-            last = our_turn.turn
-            where = young if 1 < number <= window + 1 else old if number > turns - window else None
-            if where is not None:
-                where.ours.append(our_turn)
-                where.bare.append(bare_one)
+        for number in range(1, turns - samples + 1):
+            await timed_turn(site.client, _OLD, _message(number), "NEW" if number == 1 else "LIVE")
             progress(number)
-    assert last is not None
+        await timed_turn(site.client, _YOUNG, _message(1), "NEW")
+        for number in range(turns - samples + 1, turns + 1):
+            taken.old.append(await timed_turn(site.client, _OLD, _message(number), "LIVE"))
+            taken.young.append(await timed_turn(site.client, _YOUNG, _message(number), "LIVE"))
+            taken.bare.append(await bare_turn(cli, _message(number), None, session_id))
+            progress(number)
+    last = taken.old[-1].turn
     transcript = _transcript(site, last)
     megabytes = transcript.stat().st_size / 1e6
     digest_ms_per_mb, digest_detail = await _digest(site, last, transcript)
     return [
-        *_shares(young, old, turns, megabytes, digest_ms_per_mb),
+        *_shares(taken, turns, megabytes, digest_ms_per_mb),
         Figure("long", "digest of a native store, per MB", digest_ms_per_mb, "ms/MB", 1.5, detail=digest_detail),
     ]
 
 
-def _shares(young: Window, old: Window, turns: int, megabytes: float, digest_ms_per_mb: float) -> list[Figure]:
+def _message(number: int) -> str:
+    return f"message {number} " + "of a talk that goes on and on " * 8
+
+
+def _shares(taken: Samples, turns: int, megabytes: float, digest_ms_per_mb: float) -> list[Figure]:
     figures = []
-    for what, early_ms, late_ms, readings in (
-        ("to the last content event", young.share_of_text_ms(), old.share_of_text_ms(), _READINGS_BEFORE_TEXT),
-        ("of the whole turn, to settled", young.share_settled_ms(), old.share_settled_ms(), _READINGS_IN_ALL),
+    for what, old, young, bare, readings in (
+        (
+            "to the last content event",
+            [t.last_ms for t in taken.old],
+            [t.last_ms for t in taken.young],
+            [t.last_ms for t in taken.bare],
+            _READINGS_BEFORE_TEXT,
+        ),
+        (
+            "of the whole turn, to settled",
+            [t.settled_ms for t in taken.old],
+            [t.settled_ms for t in taken.young],
+            [t.ended_ms for t in taken.bare],
+            _READINGS_IN_ALL,
+        ),
     ):
         digest_ms = digest_ms_per_mb * megabytes * readings
+        young_ms, old_ms = median(young) - median(bare), median(old) - median(bare)
         detail: dict[str, float | int | str] = {
-            "turn_2_share_ms": round(early_ms, 3),
-            f"turn_{turns}_share_ms": round(late_ms, 3),
+            "young_share_ms": round(young_ms, 3),
+            "old_share_ms": round(old_ms, 3),
             "of_that_digest_ms": round(digest_ms, 3),
             "store_mb": round(megabytes, 3),
-            "window_turns": len(young.ours),
         }
-        detail |= summed_up("turn_2_ours", [t.last_ms for t in young.ours])
-        detail |= summed_up("turn_2_bare", [t.last_ms for t in young.bare])
-        detail |= summed_up("late_ours", [t.last_ms for t in old.ours])
-        detail |= summed_up("late_bare", [t.last_ms for t in old.bare])
-        ratio = (late_ms - digest_ms) / early_ms
+        detail |= summed_up("old", old) | summed_up("young", young) | summed_up("bare", bare)
         what = f"our share {what}, turn {turns:,} over turn 2"
-        figures.append(Figure("long", what, ratio, "x", 1.1, detail=detail))
+        figures.append(Figure("long", what, (old_ms - digest_ms) / young_ms, "x", 1.1, detail=detail))
     return figures
 
 
@@ -117,6 +122,7 @@ async def _digest(site: Site, turn: runner_pb2.Turn, transcript: Path) -> tuple[
     for path, size in ((small, _SMALL_BYTES), (large, _LARGE_BYTES)):
         path.write_bytes(line * (size // len(line)))
     taken: dict[str, list[float]] = {"small": [], "large": []}
+    bare: dict[str, list[float]] = {"small": [], "large": []}
     async with open_channel(site.fleet.host_agent.address) as channel:
         stub: host_agent_pb2_grpc.HostAgentServiceAsyncStub = host_agent_pb2_grpc.HostAgentServiceStub(channel)
         for number in range(-1, _READINGS):
@@ -132,12 +138,16 @@ async def _digest(site: Site, turn: runner_pb2.Turn, transcript: Path) -> tuple[
                 request.locator.store = str(Path(turn.locator.store).with_name(path.name))
                 begun = time.perf_counter()
                 await stub.ReadStore(request, timeout=_READ_TIMEOUT_S)
+                read = time.perf_counter()
+                hashlib.sha256(path.read_bytes()).hexdigest()
                 if number >= 0:
-                    taken[name].append((time.perf_counter() - begun) * 1000)
+                    taken[name].append((read - begun) * 1000)
+                    bare[name].append((time.perf_counter() - read) * 1000)
     megabytes = (large.stat().st_size - small.stat().st_size) / 1e6
     return (median(taken["large"]) - median(taken["small"])) / megabytes, {
         **summed_up("reading_1_MB", taken["small"]),
         **summed_up("reading_35_MB", taken["large"]),
+        "bare_sha256_ms_per_mb": round((median(bare["large"]) - median(bare["small"])) / megabytes, 3),
     }
 
 
