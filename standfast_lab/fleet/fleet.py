@@ -18,6 +18,10 @@ from typing import Any, Self
 from standfast_lab.fleet.member_process import MemberProcess
 from standfast_lab.fleet.switches import Switches
 
+# All containers of an engine together weigh as much as one process outside them (cgroup v1's default shares): beside a busy test
+# run a native start that takes a second by itself was seen to take more than 30.
+NATIVE_START_S = 90.0
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -57,6 +61,7 @@ class Fleet:
             "engine": parts.engine,
             "provider_url": provider_url,
             "on_exit": "stop",
+            "handshake_timeout_s": NATIVE_START_S,
         }
         if parts.image is not None:
             host_flags["image"] = parts.image
@@ -75,7 +80,16 @@ class Fleet:
         )
         self.host_agent = self._member("host-agent", host, host_flags, common, given)
         self.runner = self._member(
-            "runner", runner, {"state": str(folder / "r"), "manager": manager, "listen": runner}, common, given
+            "runner",
+            runner,
+            {
+                "state": str(folder / "r"),
+                "manager": manager,
+                "listen": runner,
+                "handshake_timeout_s": NATIVE_START_S + 15.0,
+            },
+            common,
+            given,
         )
 
     @property
