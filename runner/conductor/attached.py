@@ -7,7 +7,7 @@ so that the machine's pace is never a client's wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -30,6 +30,7 @@ from runner.core.events import (
     NativeRequest,
     NativeTurnEnded,
     NoiseLine,
+    SessionReset,
     SessionSeen,
 )
 from runner.core.identity import NAMING_SOURCES, IdentityJudge
@@ -200,8 +201,10 @@ class AttachedReader:
             _log.warning("bytes are missing", expected_offset=self._next_offset, offset=output.offset)
             self.judge.observe_gap()
         self._next_offset = output.offset + len(output.data)
-        for event in self._driver.feed(output.data):
-            self._take_event(event)
+        events = self._driver.feed(output.data)
+        foreign = self._foreign(events)
+        for event in events:
+            self._take_event(event, is_foreign=event.tap_offset in foreign)
         # The CLI is not read faster than its events can be recorded: the stream's flow control does the rest.
         await self._feed.room()
 
@@ -217,12 +220,24 @@ class AttachedReader:
         for event in self._driver.end_of_stream():
             self._take_event(event)
 
-    def _take_event(self, event: DriverEvent) -> None:
+    def _foreign(self, events: Sequence[DriverEvent]) -> frozenset[int]:
+        """The places of frames that name another session: not even their raw bytes are this conversation's."""
+        if not self._policy.check_identity:
+            return frozenset()
+        return frozenset(
+            event.tap_offset
+            for event in events
+            if isinstance(event.body, SessionReset)
+            or (isinstance(event.body, SessionSeen) and event.body.session_id != self.judge.expected)
+        )
+
+    def _take_event(self, event: DriverEvent, *, is_foreign: bool = False) -> None:
         body = event.body
         self.judge.observe(body)
         match body:
             case FrameRead() | NoiseLine():
-                self._take_raw(event.raw)
+                if not is_foreign:
+                    self._take_raw(event.raw)
             case HandshakeAnswered():
                 self.handshake_answered = True
             case HandshakeRefused(_, detail):

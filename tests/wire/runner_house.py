@@ -77,6 +77,7 @@ class ManagerScript:
     unresolved: sandbox_pb.ManagedTurn | None = None
     ended: sandbox_pb.ManagedTurn | None = None
     lease_ms: int = 30_000
+    admitted_generations: dict[str, int] = field(default_factory=dict)
 
 
 class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
@@ -179,7 +180,9 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
             admission_jws="admission",
             context_state=state,
             context_reason="SCRIPTED",
-            generations=types_pb2.Generations(container=1, process=number, activation=number),
+            generations=types_pb2.Generations(
+                **({"container": 1, "process": number, "activation": number} | self.script.admitted_generations)
+            ),
         )
 
     async def RenewActivation(

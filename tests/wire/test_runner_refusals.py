@@ -148,6 +148,14 @@ async def test_a_state_that_this_side_saw_to_be_impossible_is_not_used(house: Ho
     await expect_refused(house, await house.turn("t1"), "VERDICTS_DIFFER")
 
 
+@pytest.mark.parametrize("part", ["container", "activation"])
+async def test_an_admission_for_another_generation_is_not_used(house: House, part: str) -> None:
+    house.manager.script.admitted_generations = {part: 99}
+    told = await house.turn("t1")
+    assert (told.outcome, told.turn.failure.reason) == ("NOT_SENT", "GENERATION_STALE")
+    assert sent_messages(house) == 1  # t0's
+
+
 async def test_another_agent_than_the_conversations_is_refused(house: House) -> None:
     refusal = ScriptedError(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_MISMATCH")
     house.manager.script.failures["PrepareTurn"] = [refusal]
@@ -182,18 +190,23 @@ async def test_a_session_that_changes_in_the_turn_fails_it_and_saves_nothing(
     if at == "assistant" and is_error:
         at = "init"  # a failed turn has no assistant frame of its own
     house.host.scripts = [changing(at=at, is_error=is_error), ordinary_turn]  # type: ignore[list-item]
-    told = await house.turn("t1")
+    told = await house.turn("t1", include_raw=True)
     assert told.error is None
     assert told.outcome == "FAILED"
     assert told.turn.failure.reason == "NATIVE_SESSION_MISMATCH"
+    (ended,) = [event.ended for event in told.events if event.HasField("ended")]
+    assert (ended.outcome, ended.failure.reason) == (types_pb2.OUTCOME_FAILED, "NATIVE_SESSION_MISMATCH")
     assert told.turn.runner_verdict == types_pb2.VERDICT_CONTRADICTED
     assert told.turn.manager_verdict == types_pb2.VERDICT_CONFIRMED  # the manager alone would have let it through
     assert not told.turn.locator_saved
     assert await saved_session(house) == SESSION_A
     [_, claim] = [request.claim for request in house.manager.of("SettleTurn")]
     assert claim.verdict == types_pb2.VERDICT_CONTRADICTED
+    raw = [event.raw_frame.frame for event in told.events if event.HasField("raw_frame")]
+    assert not [frame for frame in raw if SESSION_B.encode() in frame]
     if at in ("init", "reset", "assistant"):
         assert told.texts == []
+        assert not [frame for frame in raw if b"plum" in frame]
     assert (await house.turn("t2")).outcome == "COMPLETED"
     assert house.manager.of("PrepareTurn")[-1].locator.native_session_id == SESSION_A
 
