@@ -350,6 +350,36 @@ async def test_without_a_native_end_nothing_is_settled_and_the_turn_is_interrupt
     assert again.admitted.context_state == types.CONTEXT_STATE_NEW
     assert again.grant.interrupted_turn_id == "t1"
     assert again.grant.locator.native_session_id != prepared.grant.locator.native_session_id
+    # It is named to the turn that comes after it, and to no later one.
+    runner.play(again)
+    assert (await runner.settle(again)).saved
+    assert (await runner.admitted("c", "t3")).grant.interrupted_turn_id == ""
+
+
+async def test_a_container_that_went_before_anything_was_settled_in_it_gives_way_to_another(world: World) -> None:
+    host, runner = world
+    prepared = await runner.admitted("c", "t1")
+    runner.play(prepared, ends=False)
+    await runner.abandon("c", "t1", "INTERRUPTED")
+    gone = host.containers.pop(host.container_of("c").group_id)
+    again = await runner.admitted("c", "t2")
+    assert again.admitted is not None
+    assert again.admitted.context_state == types.CONTEXT_STATE_NEW
+    assert again.grant.generations.container == prepared.grant.generations.container + 1
+    # The former one may come back: its nonce must not pass for the new one's.
+    assert host.container_of("c").nonce != gone.nonce
+
+
+async def test_a_kept_process_that_a_lost_grant_may_have_touched_serves_no_turn(world: World) -> None:
+    host, runner = world
+    await runner.settled("c", "t1")
+    await runner.claim("c", "t2")
+    lost = await runner.prepare("c", "t2")
+    assert host.grant(lost.grant.activation_token)["reuse_process_generation"] is not None
+    await runner.abandon("c", "t2", "NOT_SENT")
+    await runner.claim("c", "t3")
+    prepared = await runner.prepare("c", "t3")
+    assert host.grant(prepared.grant.activation_token)["reuse_process_generation"] is None
 
 
 async def test_an_interrupted_turn_after_a_settled_one_is_explained_and_the_next_is_restored(world: World) -> None:
