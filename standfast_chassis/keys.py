@@ -12,6 +12,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,13 @@ class _Registry(jws.JWSRegistry):
 _registry = _Registry(algorithms=[_ALGORITHM])
 
 
+@lru_cache(maxsize=256)
+def _imported(x: str) -> tuple[OKPKey, str]:
+    """The library's object for a public key, and its thumbprint: they cost as much as a signature's check, and keys are few."""
+    key = OKPKey.import_key({"crv": "Ed25519", "kty": "OKP", "x": x})
+    return key, str(key.thumbprint())
+
+
 @dataclass(frozen=True)
 class PublicKey:
     """`jwk`: {"crv": "Ed25519", "kty": "OKP", "x": ...}. `thumbprint`: RFC 7638, SHA-256, 43 base64url characters."""
@@ -68,7 +76,9 @@ class PublicKey:
             public = {name: found[name] for name in ("crv", "kty", "x")}
             if public["kty"] != "OKP" or public["crv"] != "Ed25519":
                 raise ValueError(f"expected an OKP key on Ed25519, found {public['kty']} on {public['crv']}")
-            thumbprint: str = OKPKey.import_key(public).thumbprint()
+            if not isinstance(public["x"], str):
+                raise ValueError(f"expected x as text, found {type(public['x']).__name__}")
+            thumbprint = _imported(public["x"])[1]
         except (ValueError, KeyError, TypeError, JoseError) as error:
             raise TokenRejectedError(f"Not an Ed25519 public key in JWK form: {error!r}.") from error
         return cls(public, thumbprint)
@@ -138,7 +148,7 @@ class SigningKey:
 def verify(token: str, key: PublicKey, kind: TokenKind) -> bytes:
     """The signed bytes. Raises TokenRejectedError unless `key` signed them as a token of this `kind`."""
     try:
-        found = jws.deserialize_compact(token, OKPKey.import_key(dict(key.jwk)), registry=_registry)
+        found = jws.deserialize_compact(token, _imported(key.jwk["x"])[0], registry=_registry)
     except (JoseError, ValueError) as error:
         raise TokenRejectedError(
             f"Expected a {kind.value} signed by {key.thumbprint}; its signature or form does not hold "

@@ -66,7 +66,7 @@ class Screen:
 def _line(figure: Figure) -> str:
     mark = {True: " met ", False: "MISSED", None: " info"}[figure.is_met]
     goal = "" if figure.goal is None else f"   goal {figure.bound} {figure.goal:g} {figure.unit}"
-    return f"{mark:>6}  {figure.name:<11} {figure.what:<66} {figure.value:9.3f} {figure.unit}{goal}"
+    return f"{mark:>6}  {figure.name:<11} {figure.what:<80} {figure.value:9.3f} {figure.unit}{goal}"
 
 
 def _details(figure: Figure) -> str:
