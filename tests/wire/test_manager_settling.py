@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -391,6 +392,29 @@ async def test_an_interrupted_turn_after_a_settled_one_is_explained_and_the_next
     third = await runner.settled("c", "t3")
     assert third.admitted is not None
     assert third.admitted.context_state == types.CONTEXT_STATE_RESTORED
+
+
+async def test_what_an_interrupted_turn_left_explains_nothing_after_the_next_settlement(world: World) -> None:
+    """Its message was sent, and never came to stand in the history. After another turn has settled it is too late for that."""
+    host, runner = world
+    await runner.settled("c", "t1")
+    interrupted = await runner.admitted("c", "t2", "half of it")
+    runner.play(interrupted, ends=False, writes_store=False)
+    await runner.abandon("c", "t2", "INTERRUPTED")
+    await runner.settled("c", "t3")
+    container = host.container_of("c")
+    ((name, before),) = container.stores.items()
+    records = [json.loads(line) for line in before.splitlines()]
+    late = next(record for record in records if record["type"] == "user") | {
+        "uuid": interrupted.grant.message_id,
+        "parentUuid": records[-1]["uuid"],
+        "message": {"role": "user", "content": [{"type": "text", "text": "half of it"}]},
+    }
+    container.stores[name] = before + json.dumps(late).encode() + b"\n"
+    await runner.claim("c", "t4")
+    with refused("CONTEXT_LOST") as error:
+        await runner.prepare("c", "t4")
+    assert error.value.metadata["cause"] == "HISTORY_CHANGED_OUTSIDE_TURN"
 
 
 async def test_a_turn_with_a_native_end_is_not_given_up(world: World) -> None:
