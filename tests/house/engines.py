@@ -78,9 +78,6 @@ class EngineCount:
             else:
                 kept.append(item)
                 item.user_properties.append(("engine", engine or "none"))
-                if engine:
-                    # Tests of engines run one after the other, in one worker: they wait for real processes on few cores.
-                    item.add_marker(pytest.mark.xdist_group("engine"))
         if deselected:
             self.config.hook.pytest_deselected(items=deselected)
             items[:] = kept

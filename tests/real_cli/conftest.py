@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -47,8 +48,14 @@ def folder(short_folder: Callable[[], Path]) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def docker_parts(sandbox_image_id: str, test_labels: dict[str, str]) -> Parts:
-    return Parts("docker", CACHE / "release-manifest.json", image=sandbox_image_id, labels=test_labels)
+def own_labels(test_labels: dict[str, str]) -> dict[str, str]:
+    """The session's label, and one of this worker: another worker's sandboxes are in the middle of its tests."""
+    return {**test_labels, "standfast.test.worker": os.environ.get("PYTEST_XDIST_WORKER", "main")}
+
+
+@pytest.fixture(scope="session")
+def docker_parts(sandbox_image_id: str, own_labels: dict[str, str]) -> Parts:
+    return Parts("docker", CACHE / "release-manifest.json", image=sandbox_image_id, labels=own_labels)
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +86,7 @@ def parts(engine_name: str, request: pytest.FixtureRequest) -> Parts:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _removes_its_containers(test_labels: dict[str, str]) -> Iterator[None]:
+def _removes_its_containers(own_labels: dict[str, str]) -> Iterator[None]:
     """A fleet leaves its stopped sandboxes, as the product does: what is retained is never deleted by itself."""
     yield
     try:
@@ -87,8 +94,8 @@ def _removes_its_containers(test_labels: dict[str, str]) -> Iterator[None]:
     except DockerException:
         return  # only `local` ran
     with contextlib.closing(client):
-        (label,) = test_labels.items()
-        for container in client.containers.list(all=True, filters={"label": "=".join(label)}):
+        labels = [f"{name}={value}" for name, value in own_labels.items()]
+        for container in client.containers.list(all=True, filters={"label": labels}):
             container.remove(force=True)
 
 

@@ -75,13 +75,13 @@ async def test_the_provider_key_is_in_no_sandbox(
     folder: Path,
     lab: LabProvider,
     sandbox_image_id: str,
-    test_labels: dict[str, str],
+    own_labels: dict[str, str],
     docker_client: docker.DockerClient,
 ) -> None:
     key = "sk-test-4711-not-a-real-key"
     key_file = folder / "key"
     key_file.write_text(key + "\n")
-    parts = Parts("docker", CACHE / "release-manifest.json", image=sandbox_image_id, labels=test_labels)
+    parts = Parts("docker", CACHE / "release-manifest.json", image=sandbox_image_id, labels=own_labels)
     async with (
         Fleet(folder / "f", parts, lab.base_url, provider_key_file=key_file) as fleet,
         StandfastClient(fleet.runner.address) as client,
