@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox_manager.host.adapters.docker_engine import DockerEngine
+from sandbox_manager.host.adapters.engine import Engine
+from sandbox_manager.host.adapters.local_engine import LocalEngine
 from standfast_client.sdk import StandfastClient
+from standfast_lab.demo.play import containers_folder
 from standfast_lab.fleet.fleet import Fleet, Parts
 from standfast_lab.provider import LabProvider
 
@@ -37,15 +40,18 @@ async def open_site(parts: Parts) -> AsyncIterator[Site]:
                 async with fleet, StandfastClient(fleet.runner.address) as client:
                     yield Site(folder, fleet, client, lab)
             finally:
-                if parts.engine == "docker":
-                    await remove_containers()
+                await _remove_what_is_left(parts, folder)
 
 
-async def remove_containers() -> None:
-    """Removes the bench's containers, those made by hand too."""
-    engine = DockerEngine()
+async def _remove_what_is_left(parts: Parts, folder: Path) -> None:
+    """Removes the bench's containers, those made by hand too; on `local` what a host agent that was killed left running."""
+    engine: Engine
+    if parts.engine == "docker":
+        engine, labels = DockerEngine(), BENCH_LABEL
+    else:
+        engine, labels = LocalEngine(containers_folder(folder), parts.tools or Path()), {}
     try:
-        for left in await engine.list_sandboxes(BENCH_LABEL):
+        for left in await engine.list_sandboxes(labels):
             await engine.remove(left.container_id)
     finally:
         await engine.close()

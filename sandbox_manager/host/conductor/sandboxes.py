@@ -39,6 +39,8 @@ _log = structlog.get_logger("standfast.host.sandboxes")
 
 # Fixed inside a container, so that root-owned settings of a CLI can name it; `local` shares the machine's loopback.
 CONTAINER_MODEL_PORT = 8377
+# A stop mostly waits; this many at once end a hundred sandboxes in seconds, not in a minute.
+_STOPS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +217,21 @@ class Sandboxes:
         return await self.engine.list_sandboxes({LABEL_STATE: self.state_id})
 
     async def close(self, *, stop: bool) -> None:
-        """Gives all links back; with `stop` the sandboxes are stopped in order first."""
+        """Gives all links back; with `stop` the sandboxes are stopped in order first, several at a time."""
+        if stop:
+            room = asyncio.Semaphore(_STOPS_AT_ONCE)
+            async with asyncio.TaskGroup() as group:
+                for sandbox in list(self._running.values()):
+                    group.create_task(self._stop_at_the_end(sandbox, room))
         for sandbox in list(self._running.values()):
-            if stop:
-                try:
-                    await self.stop(sandbox.group_id, sandbox.facts.container_id, force=True, interrupt=lambda _: None)
-                except (EngineError, GuestLinkError, SlotBusyError) as error:
-                    _log.warning("a sandbox was not stopped", group_id=sandbox.group_id, reason=error.reason)
-            else:
-                await self._drop(sandbox)
+            await self._drop(sandbox)
+
+    async def _stop_at_the_end(self, sandbox: Sandbox, room: asyncio.Semaphore) -> None:
+        async with room:
+            try:
+                await self.stop(sandbox.group_id, sandbox.facts.container_id, force=True, interrupt=lambda _: None)
+            except (EngineError, GuestLinkError, SlotBusyError) as error:
+                _log.warning("a sandbox was not stopped", group_id=sandbox.group_id, reason=error.reason)
 
     # --- private ----------------------------------------------------------------------------------------------------
 
