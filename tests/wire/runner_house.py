@@ -123,8 +123,9 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
             request.turn_id,
             sandbox_pb.ManagedTurn(turn_id=request.turn_id, state="CLAIMED", agent=request.agent),
         )
+        disposition = "CLAIMED" if turn.state == "CLAIMED" else "RESUME"
         return sandbox_pb.ClaimTurnResponse(
-            disposition="CLAIMED", turn=turn, unresolved=unresolved, conversation_known=bool(self.settled)
+            disposition=disposition, turn=turn, unresolved=unresolved, conversation_known=bool(self.settled)
         )
 
     async def PrepareTurn(

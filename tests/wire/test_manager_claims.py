@@ -266,6 +266,16 @@ async def test_a_grant_that_was_attached_and_came_to_nothing_is_replaced(neighbo
     assert (await one.admit(second)).context_state == types.CONTEXT_STATE_NEW
 
 
+async def test_another_runner_is_admitted_to_nothing(neighbours: Neighbours) -> None:
+    host, one, two = neighbours
+    await one.claim("c", "t1")
+    prepared = await one.prepare("c", "t1")
+    report = host.report(prepared.grant.activation_token)
+    with refused("TURN_ELSEWHERE"):
+        await two.admit(prepared, report)
+    assert (await one.admit(prepared, report)).context_state == types.CONTEXT_STATE_NEW
+
+
 async def test_a_stale_generation_renews_nothing(neighbours: Neighbours) -> None:
     _, one, _ = neighbours
     prepared = await one.admitted("c", "t1")

@@ -171,6 +171,26 @@ async def test_a_claim_from_before_the_host_came_back_is_no_silent_new(tmp_path:
         assert len(host.containers) == 1
 
 
+async def test_an_engine_that_does_not_answer_for_a_heartbeat_has_not_lost_its_containers(tmp_path: Path) -> None:
+    async with running_manager(tmp_path) as manager, FakeHost(manager.address, release_sha=release()) as host:
+        await host.register()
+        async with RunnerCalls(manager.address, host) as runner:
+            await runner.settled("c", "t1")
+    (tmp_path / "manager" / "manager.sqlite").unlink()
+    async with (
+        running_manager(tmp_path, listen=manager.address),
+        host,
+        RunnerCalls(manager.address, host) as runner,
+    ):
+        await host.register()
+        kept, host.containers = host.containers, {}
+        await host.beat(engine_answers=False)
+        host.containers = kept
+        with refused("CONTEXT_LOST") as error:
+            await runner.claim("c", "t2")
+        assert error.value.metadata["cause"] == "STORE_BEHIND"
+
+
 async def test_a_runner_that_knows_the_conversation_never_gets_a_new_one(world: World) -> None:
     _, runner = world
     with refused("CONTEXT_LOST") as error:

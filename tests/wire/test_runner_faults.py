@@ -510,6 +510,17 @@ async def test_a_runner_that_died_after_forwarding_takes_the_turn_up_and_never_s
     assert (await house.turn("t2")).outcome == "COMPLETED"
 
 
+async def test_a_runner_that_lost_its_record_of_an_admitted_turn_asks_the_journal_and_sends_nothing(
+    house: House,
+) -> None:
+    house.manager.turns["t1"] = former_turn("ADMITTED")
+    house.manager.turns["t1"].turn_id = "t1"
+    house.manager.script.abandon_outcome = types_pb2.OUTCOME_INTERRUPTED
+    assert (await house.turn("t1")).outcome == "INTERRUPTED"
+    assert house.manager.of("PrepareTurn") == []
+    assert sent_messages(house) == 0
+
+
 async def test_a_turn_that_the_manager_never_heard_of_was_not_sent(house: House) -> None:
     """The runner died between its own record and the claim."""
     await house.stop_manager()
