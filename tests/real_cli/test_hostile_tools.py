@@ -97,6 +97,7 @@ async def test_a_tool_that_kills_only_breaks_its_own_turn(docker_site: Site, com
     assert after.container_id == first.container_id
 
 
+@pytest.mark.full
 async def test_a_cli_that_its_tool_has_stopped_is_ended_by_a_cancel(docker_site: Site) -> None:
     talk, _ = await prepared(docker_site)
     command = tool("kill -STOP $(pidof claude); sleep 600")
@@ -323,7 +324,9 @@ async def test_a_process_that_a_tool_leaves_behind_is_ended_before_it_can_change
     assert after.process == first.process
 
 
-@pytest.mark.parametrize("kind", ["assistant", "old", pytest.param("user", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "kind", ["assistant", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("old", "user"))]
+)
 async def test_a_record_that_a_tool_forges_within_the_turn_makes_it_fail_and_the_next_one_lost(
     docker_site: Site, kind: str
 ) -> None:
@@ -350,6 +353,7 @@ async def test_a_second_cli_on_the_same_session_makes_the_turn_fail(docker_site:
 # --- what the slot shares with nobody -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 async def test_a_full_private_tmpfs_is_harmless(docker_site: Site) -> None:
     talk, _ = await prepared(docker_site)
     fill = tool("head -c 100M /dev/zero > $TMPDIR/fill")

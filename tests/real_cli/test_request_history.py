@@ -60,18 +60,18 @@ async def test_a_conversation_that_is_closed_at_once_and_resumed_has_lost_nothin
     """The CLI says that a turn is over before the reply is on disk; a stop in that moment must not cost it."""
     talk = local_site.talk()
     first = await talk.begin()
-    for _ in range(3):
+    for _ in range(2):
         await talk.stop()
         resumed = await asked(local_site, talk, "RESTORED", "repeat your last reply")
         assert resumed.session == first.session
-    assert resumed.answer == "my last reply was: my last reply was: my last reply was: noted: plum"
+    assert resumed.answer == "my last reply was: my last reply was: noted: plum"
 
 
 # --- calls that fail ------------------------------------------------------------------------------------------------------
 
 
 @local
-@pytest.mark.parametrize("stopped", named({"live": False, "resumed": True}, "live"))
+@pytest.mark.parametrize("stopped", named({"live": False, "resumed": True}))
 async def test_after_a_call_that_was_refused_the_retry_carries_the_failed_message_too(
     local_site: Site, stopped: bool
 ) -> None:
@@ -117,7 +117,7 @@ RETRIED = {
 
 
 @local
-@pytest.mark.parametrize("word", named(RETRIED, "overloaded", "stream cut in the text"))
+@pytest.mark.parametrize("word", named(RETRIED, "stream cut in the text"))
 async def test_a_reply_after_an_internal_retry_is_there_on_the_resume(local_site: Site, word: str) -> None:
     talk = local_site.talk()
     await talk.begin()
@@ -155,9 +155,7 @@ async def test_a_retry_in_the_middle_of_a_tool_loop_costs_neither_calls_nor_repl
 @local
 @pytest.mark.parametrize(
     "word",
-    named(
-        {"ended early": "[[lab:end=mid-event times=1]]", "error event": "[[lab:error-event times=1]]"}, "ended early"
-    ),
+    named({"ended early": "[[lab:end=mid-event times=1]]", "error event": "[[lab:error-event times=1]]"}),
 )
 async def test_a_call_that_the_cli_repeats_whole_keeps_its_process_and_its_reply(local_site: Site, word: str) -> None:
     talk = local_site.talk()
@@ -228,9 +226,7 @@ ODD_REPLIES = {
 
 
 @local
-@pytest.mark.parametrize(
-    ("word", "outcome"), named(ODD_REPLIES, "nothing but empty replies", "refusal", "cut by max_tokens")
-)
+@pytest.mark.parametrize(("word", "outcome"), named(ODD_REPLIES, "refusal"))
 async def test_an_odd_reply_leaves_a_whole_history(local_site: Site, word: str, outcome: str) -> None:
     talk = local_site.talk()
     await talk.begin()
