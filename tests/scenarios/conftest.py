@@ -22,12 +22,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def stub_tools(tmp_path_factory: pytest.TempPathFactory) -> ToolFolder:
-    return make_tool_folder(tmp_path_factory.getbasetemp() / "stub")
+    # Numbered: another folder of tests that takes this fixture over has a fixture of its own, and both run in one session.
+    return make_tool_folder(tmp_path_factory.getbasetemp() / f"stub{next(_numbers)}")
 
 
 @pytest.fixture(scope="session")
 def shim_tools(tmp_path_factory: pytest.TempPathFactory) -> ToolFolder:
-    return make_shim_folder(tmp_path_factory.getbasetemp() / "shim")
+    return make_shim_folder(tmp_path_factory.getbasetemp() / f"shim{next(_numbers)}")
 
 
 @pytest.fixture(scope="session")

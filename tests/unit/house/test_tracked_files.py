@@ -11,8 +11,8 @@ from scripts.house.tracked_files import found_in
 MACHINE = [
     "https://" + "registry." + "npmjs" + ".org/x",
     "http://" + "deb." + "debian" + ".org/debian",
-    "files." + "pythonhosted" + ".org",
-    "cd /work" + "/main && ls",
+    "files." + "python" + "hosted" + ".org",
+    "cd /wor" + "k/main && ls",
     "see ../" + "shared" + "/facts/docker.md",
     "/home" + "/someone/project",
     "/root/" + ".pyenv/bin",
