@@ -179,6 +179,7 @@ class TapFindings:
     printed: tuple[
         str, ...
     ] = ()  # native uuids of all root records of this turn as printed: the store must come to hold them
+    bases: tuple[str, ...] = ()  # native uuids of the compactions that the CLI printed in this activation
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,7 @@ def _current(expected: Expected, observation: Observation) -> AdmittedTurn:
         message_digest=expected.message_digest,
         texts=None if observation.tap_gap else tap.assistant,
         printed=tap.printed,
+        bases=None if observation.tap_gap else tap.bases,
     )
 
 
