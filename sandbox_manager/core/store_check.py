@@ -20,7 +20,9 @@ What it cannot see: a change that a tool made and undid inside one turn, or line
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sandbox_manager.core.judgement import Reason
 from sandbox_manager.core.values import (
@@ -94,6 +96,10 @@ def check_store(
     if segment is None or reading.length is None or reading.digest is None:
         reasons.append(Reason(UNREADABLE, "length, digest and new part", "not read", Verdict.UNPROVEN))
         return StoreCheck(tuple(reasons))
+    names = {one.printed_as: one.uuid for one in segment.records if None not in (one.printed_as, one.uuid)}
+    if names:
+        record, current = _renamed(record, names), _renamed(current, names)
+        leftovers = tuple(turn for one in leftovers if (turn := _renamed(one, names)) is not None)
     turns = (*leftovers, *((current,) if current else ()))
     new_part = _NewPart(record, segment, turns)
     reasons += _whole(segment)
@@ -107,6 +113,31 @@ def check_store(
         late=late,
         record=StoreRecord(reading.length, reading.digest, new_part.anchors(), promised, late),
     )
+
+
+Named = TypeVar("Named", StoreRecord, AdmittedTurn)
+
+
+def _renamed(value: Named | None, names: Mapping[str | None, str | None]) -> Named | None:
+    """With the uuids of the records on disk, where the value has the ids under which the CLI printed them."""
+
+    def on_disk(ids: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(one) or one for one in ids)
+
+    match value:
+        case StoreRecord():
+            return replace(value, promised=on_disk(value.promised), late=on_disk(value.late))
+        case AdmittedTurn(texts=texts):
+            return replace(
+                value,
+                message_id=names.get(value.message_id) or value.message_id,
+                texts=None
+                if texts is None
+                else tuple(replace(one, uuid=names.get(one.uuid) or one.uuid) for one in texts),
+                printed=on_disk(value.printed),
+            )
+        case None:
+            return None
 
 
 def _unreadable(record: StoreRecord | None, error: str, current: AdmittedTurn | None) -> StoreCheck:
