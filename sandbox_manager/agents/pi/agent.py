@@ -37,6 +37,9 @@ class Pi:
     def launch(self, settings: LaunchSettings) -> LaunchSpec:
         return launch.launch(settings)
 
+    def keeps_pinned(self, spec: LaunchSpec) -> bool:
+        return "--offline" in spec.argv and dict(spec.env).get("PI_OFFLINE") == "1"
+
     def locator(self, native_session_id: str, workspace: str) -> NativeLocator:
         return launch.locator(native_session_id, workspace)
 

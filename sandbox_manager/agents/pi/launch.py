@@ -5,7 +5,7 @@ begins with "/" may be replaced by another one, in the stored message too (obser
 `.pi/settings.json` could move the sessions, even of a project that is not trusted. `--no-approve`: what else the workspace's `.pi`
 folder holds is not read; its AGENTS.md still is.
 
-The settings files are written anew at each start. Where the model is (the relay's port) stands in models.json; the slot's secret does not, it
+The settings files are written anew at each start. models.json says where the model is (the relay's port) and not the slot's secret, which
 comes from the environment. Cache warming is off, since it would call the model with no message of ours.
 """
 
