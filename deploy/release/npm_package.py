@@ -123,9 +123,12 @@ def unpacked_folder(pin: AgentPin, cache: Path) -> Path:
 
 
 def _extract(archive: tarfile.TarFile, name: str, target: Path, mode: int) -> None:
-    source = archive.extractfile(name)
+    try:
+        source = archive.extractfile(name)
+    except KeyError:
+        source = None
     if source is None:
-        raise BuildError(f"{archive.name} has no file {name}")
+        raise BuildError(f"expected the file {name} in the package, found none")
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     with target.open("wb") as sink:
         shutil.copyfileobj(source, sink, 1 << 20)

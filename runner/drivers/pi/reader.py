@@ -32,7 +32,7 @@ from runner.core.events import (
     Warned,
 )
 from runner.drivers.pi.frames import HANDSHAKE_ID, Frame, state_frame, status_of
-from runner.drivers.pi.normalise import native_request, normalise
+from runner.drivers.pi.normalise import FAILED_STOPS, native_request, normalise
 
 RETIRE_QUEUE = "QUEUE_NOT_EMPTY"
 RETIRE_AUTONOMOUS = "AUTONOMOUS_TURN"
@@ -150,7 +150,8 @@ class StreamReader:
 
     # --- content ------------------------------------------------------------------------------------------------------
     def _message(self, message: Frame) -> list[Body]:
-        usage = message.object("usage")
+        # Of a call that failed the CLI says zeros, which nobody counted.
+        usage = message.object("usage" if message.text("stopReason") not in FAILED_STOPS else "")
         for name in _COUNTS:
             count = usage.number(name)
             if count is not None:

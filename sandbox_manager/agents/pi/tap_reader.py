@@ -111,7 +111,7 @@ class PiTapReader:
                 self._response(event)
             case "message_end" if self._is_running:
                 self._message(event)
-            case "entry_appended" if self._is_running:
+            case "entry_appended" if self._is_accepted and not self._is_settled:
                 self._appended(event)
             case "compaction_end" if self._is_accepted:
                 self._compaction(event)
