@@ -127,6 +127,23 @@ async def test_each_kind_of_reply_settles_and_the_session_goes_on(
 
 
 @on_local
+@pytest.mark.parametrize("protocol", ["chat", "responses"])
+async def test_the_other_protocols_serve_the_same_session(local_site: Site, protocol: str) -> None:
+    talk = pi(local_site, protocol=protocol)
+    await talk.begin(f"remember: {protocol}")
+    tool = await talk.turn('run it [[lab:tool=bash {"command": "echo hi"}]]')
+    assert tool.words == ("LIVE", "COMPLETED", CONFIRMED)
+    assert tool.tool_results == ["hi\n"]
+    failed = await talk.turn("this fails [[lab:status=500]]")
+    assert (*failed.words, failed.reason) == ("LIVE", "FAILED", CONFIRMED, "PROVIDER_ERROR")
+    cut = await talk.turn("this is cut [[lab:cut=mid-event]]")
+    assert cut.words == ("LIVE", "FAILED", CONFIRMED)
+    await talk.stop()
+    assert (await talk.turn("still there?")).words == ("RESTORED", "COMPLETED", CONFIRMED)
+    assert history(local_site, talk).is_complete
+
+
+@on_local
 async def test_a_tool_runs_and_its_result_is_told(local_site: Site) -> None:
     talk = pi(local_site)
     await talk.begin("remember: tools")
