@@ -1,4 +1,4 @@
-"""A conversation for tests: one message after another, each turn's facts in words, and what the model must be told of it later."""
+"""A conversation of the lab: one message after another, each turn's facts in words, and what the model must be told of it later."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 from standfast.runner.v1 import runner_pb2 as pb
 from standfast.types.v1 import types_pb2 as types
-from standfast_client.errors import ClientError
+from standfast_client.errors import ClientError, UnavailableError
 from standfast_client.sdk import Expect, StandfastClient, new_id
+from standfast_lab.lab.checks import LabCheckError, check
 from standfast_lab.oracle import Outcome, Turn
 
 TURN_TIMEOUT_S = 120.0
+_RETRY_S = 0.2
 CONFIRMED = ("CONFIRMED", "CONFIRMED")
 
 
@@ -94,7 +96,8 @@ OnEvent = Callable[[pb.TurnEvent], Awaitable[None]]
 
 class Talk:
     """One conversation. The first turn is NEW, the others CONTINUE. `said` is what a complete history holds of it; `unwritten` are the
-    turns of it that a killed CLI may not have written down: nothing of them was settled, so nothing of them is promised.
+    turns of it that a killed CLI may not have written down: nothing of them was settled, so nothing of them is promised. `sessions`
+    are the native sessions that its turns named: one, if all is well.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Talk:
         self._model = model
         self._options = dict(options or {})
         self._begun = False
+        self.sessions: set[str] = set()
 
     async def turn(
         self, message: str, *, turn_id: str | None = None, on_event: OnEvent | None = None, include_raw: bool = False
@@ -138,13 +142,24 @@ class Talk:
                 if on_event is not None:
                     await on_event(event)
         told = Told(stream.result, events)
+        self.sessions.add(told.session)
         self._keep(message, told)
         return told
+
+    async def turn_until_answered(self, message: str) -> Told:
+        """The same turn again and again while somebody on the way is still coming back."""
+        turn_id = new_id("turn")
+        async with asyncio.timeout(TURN_TIMEOUT_S):
+            while True:
+                try:
+                    return await self.turn(message, turn_id=turn_id)
+                except UnavailableError:
+                    await asyncio.sleep(_RETRY_S)
 
     async def begin(self, fact: str = "remember: the word is plum") -> Told:
         """A first turn that is in order."""
         told = await self.turn(fact)
-        assert told.words == ("NEW", "COMPLETED", CONFIRMED), told.turn
+        check(told.words, ("NEW", "COMPLETED", CONFIRMED), "the first turn", told.turn)
         return told
 
     async def refusal(self, message: str) -> tuple[ClientError, pb.Turn]:
@@ -154,7 +169,7 @@ class Talk:
             told = await self.turn(message, turn_id=turn_id)
         except ClientError as error:
             return error, await self.client.get_turn(self.conversation_id, turn_id)
-        raise AssertionError(f"expected a refusal, found a turn: {told.turn}")
+        raise LabCheckError(f"expected a refusal, found a turn: {told.turn}")
 
     async def cancelled(self, message: str, when: Callable[[pb.TurnEvent], bool]) -> Told:
         """A turn that is cancelled at the first event for which `when` holds."""
@@ -167,7 +182,7 @@ class Talk:
                 await self.client.cancel_turn(self.conversation_id, turn_id)
 
         told = await self.turn(message, turn_id=turn_id, on_event=cancel)
-        assert was_cancelled, f"the turn ended before it could be cancelled: {told.turn}"
+        check(was_cancelled, True, "cancelled before its end", told.turn)
         return told
 
     async def stop(self) -> None:

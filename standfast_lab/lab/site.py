@@ -1,0 +1,122 @@
+"""The product on real parts, with the lab as its provider; and what the lab does behind the product's back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from standfast_client.sdk import StandfastClient
+from standfast_lab.fleet.fleet import Fleet, Parts
+from standfast_lab.lab.agents import AgentWords
+from standfast_lab.lab.checks import LabCheckError, check, until
+from standfast_lab.lab.talk import Talk, Told
+from standfast_lab.oracle import Turn, Verdict, judge_roots, rows_of_talk
+from standfast_lab.provider import LabProvider, Row
+
+
+class LabSite:
+    """Use as an async context manager. One site serves many conversations, of one agent."""
+
+    def __init__(self, folder: Path, parts: Parts, agent: AgentWords) -> None:
+        self.lab = LabProvider()
+        self._folder = folder
+        self._parts = parts
+        self._agent = agent
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self.lab)
+        self.fleet = await self._stack.enter_async_context(Fleet(self._folder, self._parts, self.lab.base_url))
+        self.client = await self._stack.enter_async_context(StandfastClient(self.fleet.runner.address))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+        if error is None:
+            check(self.lab.failures, (), "faults of the lab provider itself")
+
+    # --- what the model was told --------------------------------------------------------------------------------------
+
+    def rows_of(self, talk: Talk, first_text: str) -> list[Row]:
+        """The root requests of a conversation: by its session where the CLI names it to the provider, else by its first text."""
+        sessions = {told_session for told_session in talk.sessions if told_session}
+        named = [row for row in self.lab.log.roots() if row["session_id"] in sessions]
+        return named or [row for row in rows_of_talk(self.lab.log.rows(), first_text) if row["is_root"]]
+
+    def history(self, talk: Talk, first_text: str) -> Verdict:
+        """Whether the newest request of the conversation carried all that was said."""
+        rows = self.rows_of(talk, first_text)
+
+        def judged(said: Sequence[Turn]) -> Verdict:
+            return judge_roots(rows, said, agent=self._agent.name)
+
+        verdict = judged(talk.said)
+        if verdict.is_complete or not talk.unwritten:
+            return verdict
+        return judged([turn for turn in talk.said if not any(turn is one for one in talk.unwritten)])
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def cli_pid(self, told: Told) -> int:
+        """The host's pid of the CLI process that serves this conversation now."""
+        found = [
+            pid
+            for pid, words in command_lines().items()
+            if self._agent.is_process(words) and self._is_in_sandbox(pid, told.container_id)
+        ]
+        check(len(found), 1, f"processes of the CLI in sandbox {told.container_id}")
+        return found[0]
+
+    async def kill_cli(self, told: Told) -> None:
+        """SIGKILL, and waits until its parent has reaped it; who else knows by then is the product's to care for."""
+        pid = self.cli_pid(told)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not Path(f"/proc/{pid}").exists(), f"process {pid} is reaped")
+
+    def _is_in_sandbox(self, pid: int, container_id: str) -> bool:
+        try:
+            if self._parts.engine == "docker":
+                return container_id in Path(f"/proc/{pid}/cgroup").read_text()
+            return Path(os.readlink(f"/proc/{pid}/cwd")).is_relative_to(self._sandbox(container_id))
+        except OSError:
+            return False
+
+    # --- native stores ------------------------------------------------------------------------------------------------
+
+    def store_files(self, told: Told) -> list[Path]:
+        """The files of the conversation's native session. On `local` only: elsewhere they lie in the container's layer."""
+        home = self._sandbox(told.container_id) / "members" / "1" / "home"
+        patterns = [pattern.format(session=told.session) for pattern in self._agent.store_files]
+        found = sorted(path for pattern in patterns for path in home.glob(pattern))
+        check(bool(found), True, f"files of session {told.session} below {home}")
+        return found
+
+    def _sandbox(self, container_id: str) -> Path:
+        if self._parts.engine != "local":
+            raise LabCheckError(f"the lab reaches into sandboxes of the local engine only, not of {self._parts.engine}")
+        for record in (self.fleet.folder / "h" / "g").glob("**/container.json"):
+            if json.loads(record.read_text())["container_id"] == container_id:
+                return record.parent.resolve()
+        raise LabCheckError(f"no sandbox {container_id} below {self.fleet.folder}")
+
+
+def command_lines() -> dict[int, list[str]]:
+    """Every process of this machine and its command line; zombies have none."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0]:
+                found[int(folder.name)] = [word.decode(errors="replace") for word in words]
+    return found
