@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Plays the real pinned CLIs against the lab's own provider, agent by scenario, through the whole product.",
         epilog="Exit codes: 0 all passed, 1 one did not, 2 wrong usage, 3 it could not be played.",
     )
-    parser.add_argument("--engine", choices=["docker", "local"], required=True, help="what runs the sandboxes")
-    parser.add_argument("--manifest", type=Path, required=True, help="release manifest of the image or the tool folder")
+    parser.add_argument("--engine", choices=["docker", "local"], help="what runs the sandboxes")
+    parser.add_argument("--manifest", type=Path, help="release manifest of the image or the tool folder")
     parser.add_argument("--image", help="docker: the sandbox image")
     parser.add_argument("--tools", type=Path, help="local: the tool folder")
     parser.add_argument("--agents", nargs="+", default=can, choices=can, metavar="AGENT", help=", ".join(can))
@@ -49,7 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=_at_least_one, default=1, metavar="N", help="play everything so often")
     parser.add_argument("--jobs", type=_at_least_one, default=1, metavar="N", help="so many scenarios at once")
     parser.add_argument("--json", action="store_true", help="one JSON object a cell")
+    parser.add_argument("--list", action="store_true", help="the scenarios and what each shows")
+    parser.add_argument("--check", action="store_true", help="only says whether the arguments are right")
     given = parser.parse_args(argv)
+    if given.list:
+        for one in SCENARIOS.values():
+            print(f"{one.name:<34}{'core  ' if one.is_core else '      '}{one.shows}")
+    if given.list or given.check:
+        return 0
+    if given.engine is None or given.manifest is None:
+        parser.error("--engine and --manifest are needed to play")
     parts = Parts(given.engine, given.manifest, image=given.image, tools=given.tools, labels=LAB_LABEL)
     wanted = [
         one for one in SCENARIOS.values() if one.name in given.scenarios or (CORE in given.scenarios and one.is_core)
@@ -58,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return asyncio.run(_run(given.agents, wanted, parts, screen, rounds=given.repeat, jobs=given.jobs))
     except (ProcessNotReadyError, StandfastError) as error:
-        print(f"the matrix could not be played: {error or type(error).__name__}", file=sys.stderr)
+        print(f"the matrix could not be played: {type(error).__name__}: {error}", file=sys.stderr)
         return 3
 
 

@@ -34,17 +34,24 @@ class AgentWords:
 
     shell: the lab word that calls its shell tool with this command.
     is_process: whether a command line is the CLI's own (for a bridged one: its server's).
-    store_files: glob patterns below the member's home for the files of one session; `{session}` is its native id.
     few_retries: options that set its own retries as low as it allows.
     endings: how the turn of a scenario ends, by the scenario's name; what is not named ends as GOOD.
+    model: what a turn must name, None where the CLI has a model of its own. options: for every conversation.
+    store_suffixes: what is appended to the locator's store for each file of it; a database has more than one.
+    tells_status: a failure says the provider's HTTP status.
+    failed_replies: what becomes of the texts of a turn that failed: they LAST in the history, they GO, or it is OPEN.
     """
 
     name: str
     shell: Callable[[str], str]
     is_process: Callable[[Sequence[str]], bool]
-    store_files: tuple[str, ...]
     few_retries: Mapping[str, str]
     endings: Mapping[str, Ending]
+    model: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    store_suffixes: tuple[str, ...] = ("",)
+    tells_status: bool = True
+    failed_replies: str = "LAST"
     after_cancel: str = GONE
     cannot: Mapping[str, str] = field(default_factory=dict)
 
@@ -66,7 +73,6 @@ _CLAUDE = AgentWords(
     name="claude-code",
     shell=lambda command: tool_word("Bash", command=command),
     is_process=_program("claude"),
-    store_files=(".claude/projects/*/{session}.jsonl",),
     few_retries={"max_retries": "1"},
     endings={
         "call-refused": BAD,

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from standfast_chassis.errors import StandfastError
 from standfast_lab.fleet.fleet import Parts
 from standfast_lab.lab.agents import AgentWords
 from standfast_lab.lab.checks import LabCheckError
@@ -76,6 +75,8 @@ async def play_cell(scenario: Scenario, site: LabSite, agent: AgentWords, number
     try:
         async with asyncio.timeout(SCENARIO_TIMEOUT_S):
             await scenario.act(play)
-    except (LabCheckError, StandfastError, TimeoutError, OSError) as error:
-        return cell(False, f"after {play.summary}: {error or type(error).__name__}")
+    except LabCheckError as error:
+        return cell(False, f"after {play.summary}: {error}")
+    except Exception as error:  # noqa: BLE001 outermost of the cell: whatever breaks in one must not end the matrix
+        return cell(False, f"after {play.summary}: {type(error).__name__}: {error}")
     return cell(True, play.summary)

@@ -11,6 +11,7 @@ from standfast_lab.lab.agents import AgentWords, Ending
 from standfast_lab.lab.checks import check, check_that
 from standfast_lab.lab.site import LabSite
 from standfast_lab.lab.talk import CONFIRMED, Talk, Told
+from standfast_lab.oracle import Outcome, Turn
 from standfast_lab.provider.log import Row
 
 _numbers = itertools.count(1)
@@ -50,7 +51,8 @@ class LabTalk(Talk):
     """A conversation whose turns are counted and whose requests are judged."""
 
     def __init__(self, play: Play, word: str, options: dict[str, str]) -> None:
-        super().__init__(play.site.client, agent=play.agent.name, options=options)
+        agent = play.agent
+        super().__init__(play.site.client, agent=agent.name, model=agent.model, options={**agent.options, **options})
         self.play = play
         self.word = word
         self.first = f"remember: the word is {word}"
@@ -61,6 +63,23 @@ class LabTalk(Talk):
         self._first_text = self._first_text or message
         self.play.turns += 1
         return await super().turn(message, **more)  # type: ignore[arg-type]  # passed on as they came
+
+    def _keep(self, message: str, told: Told) -> None:
+        """What a complete history holds of a failed turn is the agent's way."""
+        super()._keep(message, told)
+        if told.outcome == "FAILED" and told.turn.locator_saved:
+            match self.play.agent.failed_replies:
+                case "GO":
+                    self.said[-1] = Turn(message, (), Outcome.FAILED)
+                case "OPEN":
+                    self.said[-1] = Turn(message, (), Outcome.NOT_ENDED)
+                case _:
+                    pass
+
+    def check_status(self, told: Told, status: int) -> None:
+        """The failure says the provider's status, where this CLI tells it."""
+        if self.play.agent.tells_status:
+            check(told.turn.failure.provider_status, status, "the provider's status", told.turn)
 
     async def begin(self, fact: str | None = None) -> Told:
         """A first turn that is in order."""

@@ -75,6 +75,11 @@ class LabSite:
         check(len(found), 1, f"processes of the CLI in sandbox {told.container_id}")
         return found[0]
 
+    def others_in_sandbox(self, told: Told, word: str) -> list[int]:
+        """The processes in a conversation's sandbox whose command line holds this word."""
+        lines = command_lines().items()
+        return [pid for pid, words in lines if word in words and self._is_in_sandbox(pid, told.container_id)]
+
     async def kill_cli(self, told: Told) -> None:
         """SIGKILL, and waits until its parent has reaped it; who else knows by then is the product's to care for."""
         pid = self.cli_pid(told)
@@ -93,10 +98,9 @@ class LabSite:
 
     def store_files(self, told: Told) -> list[Path]:
         """The files of the conversation's native session. On `local` only: elsewhere they lie in the container's layer."""
-        home = self._sandbox(told.container_id) / "members" / "1" / "home"
-        patterns = [pattern.format(session=told.session) for pattern in self._agent.store_files]
-        found = sorted(path for pattern in patterns for path in home.glob(pattern))
-        check(bool(found), True, f"files of session {told.session} below {home}")
+        store = self._sandbox(told.container_id) / "members" / "1" / "home" / told.turn.locator.store
+        found = [Path(f"{store}{suffix}") for suffix in self._agent.store_suffixes]
+        check([path.name for path in found if not path.is_file()], [], f"files of {store} that are missing")
         return found
 
     def _sandbox(self, container_id: str) -> Path:

@@ -19,9 +19,9 @@ import docker
 
 from standfast_client.sdk import StandfastClient
 from standfast_lab.fleet.fleet import Fleet, Parts
-from standfast_lab.lab.talk import Talk
 from standfast_lab.oracle import Verdict, judge_session
 from standfast_lab.provider import LabProvider, Row
+from tests.real_cli.talk import Talk
 
 _POLL_S = 0.05
 WORKSPACE_GID = 20000

@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from standfast.runner.v1 import runner_pb2 as pb
 from standfast_lab.fleet.fleet import Parts
-from standfast_lab.lab.talk import CONFIRMED, Talk, Told
 from tests.real_cli.site import Site, Tee
+from tests.real_cli.talk import CONFIRMED, Talk, Told
 
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 

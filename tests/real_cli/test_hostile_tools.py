@@ -15,8 +15,8 @@ import pytest
 from standfast.runner.v1 import runner_pb2 as pb
 from standfast.types.v1 import types_pb2 as types
 from standfast_client.errors import ContextLostError
-from standfast_lab.lab.talk import CONFIRMED, Talk, Told
 from tests.real_cli.site import Site
+from tests.real_cli.talk import CONFIRMED, Talk, Told
 
 pytestmark = [pytest.mark.engine("docker"), pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 

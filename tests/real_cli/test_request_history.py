@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from standfast.runner.v1 import runner_pb2 as pb
-from standfast_lab.lab.talk import CONFIRMED, Talk, Told
 from tests.real_cli.site import Site, command_lines
+from tests.real_cli.talk import CONFIRMED, Talk, Told
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 local = pytest.mark.engine("local")

@@ -17,9 +17,9 @@ from standfast_lab.demo.play import containers_folder, play
 from standfast_lab.demo.story import STORY, Line, Step, differences
 from standfast_lab.fleet.fleet import Fleet, Parts
 from standfast_lab.fleet.switches import Switches
-from standfast_lab.lab.talk import Talk
 from standfast_lab.provider import LabProvider
 from tests.conftest import CACHE
+from tests.real_cli.talk import Talk
 
 
 @pytest.mark.timeout(240)

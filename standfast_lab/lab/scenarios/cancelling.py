@@ -9,6 +9,7 @@ from standfast_lab.lab.checks import check
 from standfast_lab.lab.play import Play, at
 from standfast_lab.lab.scenario import scenario
 
+SLEEP_S = "600"
 STREAM = "[[lab:slow=400x50ms]] [[lab:long=8KiB]]"
 
 
@@ -18,6 +19,8 @@ async def _cancelled(play: Play, word: str, when: Callable[[pb.TurnEvent], bool]
     cancelled = await talk.cancelled(f"long work {word}", when)
     check(cancelled.outcome, "CANCELLED", "the outcome", cancelled.turn)
     check(cancelled.turn.locator_saved, True, "the locator is saved", cancelled.turn)
+    # Now, not after the next turn: its start would clear away what the cancel had left.
+    check(play.site.others_in_sandbox(first, SLEEP_S), [], "processes of the tool that are left")
     after = await talk.asked(play.agent.after_cancel)
     check(after.session, first.session, "the native session")
     await talk.asked("LIVE", "again, please")
@@ -34,7 +37,7 @@ async def cancel_while_streaming(play: Play) -> None:
 @scenario("cancel-in-a-tool", core=True)
 async def cancel_in_a_tool(play: Play) -> None:
     """A cancel while a tool runs: its process is gone, too."""
-    await _cancelled(play, play.agent.shell("sleep 600"), at("tool_call"))
+    await _cancelled(play, play.agent.shell(f"sleep {SLEEP_S}"), at("tool_call"))
 
 
 @scenario("cancel-in-a-retry-wait")

@@ -13,7 +13,7 @@ async def call_refused(play: Play) -> None:
     talk = play.talk()
     await talk.begin()
     failed = await talk.ends("now fail [[lab:status=403]]", play.ending)
-    check(failed.turn.failure.provider_status, 403, "the provider's status")
+    talk.check_status(failed, 403)
     await talk.asked(play.ending.next_state)
 
 
@@ -78,7 +78,7 @@ async def quota(play: Play) -> None:
     talk = play.talk(**play.agent.few_retries)
     await talk.begin()
     failed = await talk.ends("now fail [[lab:status=429 type=insufficient_quota]]", play.ending)
-    check(failed.turn.failure.provider_status, 429, "the provider's status")
+    talk.check_status(failed, 429)
     await talk.asked(play.ending.next_state)
     await talk.stop()
     await talk.asked("RESTORED")
@@ -89,14 +89,12 @@ async def retry_in_a_tool_loop(play: Play) -> None:
     """The request that carries a tool's result fails once: neither calls nor reply are lost."""
     talk = play.talk()
     await talk.begin()
-    calls = "".join(play.agent.shell(f"echo step-{n}") for n in (1, 2))
-    play.site.lab.script({"root": _next_root(play, 2), "do": ["status=529"]})
-    told = await talk.ends(f"do both {calls}", play.ending)
+    words = [play.agent.shell(f"echo step-{n}") for n in (1, 2)]
+    asked = f"do both, {talk.word} {''.join(words)}"
+    # The first request gets its first call, the second one, which carries the result, fails once.
+    calls = [word.removeprefix("[[lab:").removesuffix("]]") for word in words]
+    play.site.lab.script({"text": asked, "do": calls}, {"text": asked, "do": ["status=529"]})
+    told = await talk.ends(asked, play.ending)
     found = [text for text in told.tool_results if "step-" in text]
     check_that(len(found) == 2 and "step-1" in found[0] and "step-2" in found[1], f"both tools ran once: {found}")
     await talk.asked(play.ending.next_state, "repeat your last reply", f"my last reply was: {told.answer}")
-
-
-def _next_root(play: Play, ahead: int) -> int:
-    """The number of the root request that is so many ahead, among all of the provider."""
-    return len(play.site.lab.log.roots()) + ahead

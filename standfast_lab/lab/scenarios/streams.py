@@ -21,8 +21,11 @@ def _broken(word: str) -> Act:
         talk = play.talk()
         await talk.begin()
         broken = await talk.ends(f"say something [[lab:{word}]]", play.ending)
-        last = broken.replies[-1] if broken.replies else f"noted: {talk.word}"
-        await talk.asked(play.ending.next_state, "repeat your last reply", f"my last reply was: {last}")
+        if broken.outcome == "COMPLETED":
+            told_again = f"my last reply was: {broken.replies[-1]}"
+            await talk.asked(play.ending.next_state, "repeat your last reply", told_again)
+        else:
+            await talk.asked(play.ending.next_state)
         await talk.stop()
         await talk.asked("RESTORED")
 
