@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -66,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     screen: Screen = JsonScreen() if given.json else TableScreen()
     try:
         return asyncio.run(_run(given.agents, wanted, parts, screen, rounds=given.repeat, jobs=given.jobs))
+    except asyncio.CancelledError:
+        print("ended before all was played", file=sys.stderr)
+        return 3
     except (ProcessNotReadyError, StandfastError) as error:
         print(f"the matrix could not be played: {type(error).__name__}: {error}", file=sys.stderr)
         return 3
@@ -82,6 +86,11 @@ async def _run(
         cells.append(cell)
         screen.cell(cell, len(cells), in_all)
 
+    # Asked to end, it stops its fleet in order and leaves nothing running.
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     for name in agents:
         # The path is short: sockets and project slugs have lengths to keep.
         with tempfile.TemporaryDirectory(prefix="sf-lab-", ignore_cleanup_errors=True) as folder:

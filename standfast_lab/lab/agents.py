@@ -92,4 +92,30 @@ _CLAUDE = AgentWords(
     },
 )
 
-AGENTS: Mapping[str, AgentWords] = {row.name: row for row in (_CLAUDE,)}
+# Played over Chat Completions; a turn of it needs a model's name.
+_PI = AgentWords(
+    name="pi",
+    shell=lambda command: tool_word("bash", command=command),
+    # It gives itself a name in place of its command line.
+    is_process=_program("pi"),
+    model="lab-model",
+    options={"protocol": "chat"},
+    few_retries={"max_retries": "0"},
+    # A failed reply is left out of every later request.
+    failed_replies="GO",
+    endings={
+        "call-refused": BAD,
+        "call-refused-then-resume": BAD,
+        "first-call-refused": BAD,
+        "retries-exhausted": BAD,
+        "quota": BAD,
+        "error-inside-the-stream": BAD,
+        "stream-ends-in-order-too-early": BAD,
+        "stream-cut-behind-the-text": BAD,
+        "refusal": BAD,
+        "length-stop": Ending("FAILED", KEPT, "NATIVE_ERROR"),
+    },
+    cannot={"sub-agent": "it has none"},
+)
+
+AGENTS: Mapping[str, AgentWords] = {row.name: row for row in (_CLAUDE, _PI)}

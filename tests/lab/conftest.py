@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from runner.drivers.registry import agent_names
 from standfast_lab.fleet.fleet import Parts
 from standfast_lab.lab.agents import AGENTS, AgentWords
 from standfast_lab.lab.site import LabSite
 from tests.conftest import CACHE
 
 
-@pytest.fixture(scope="module", params=AGENTS)
+@pytest.fixture(scope="module", params=[name for name in AGENTS if name in agent_names()])
 def agent(request: pytest.FixtureRequest) -> AgentWords:
     return AGENTS[request.param]
 
