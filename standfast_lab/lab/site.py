@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import docker
 
 from standfast_client.sdk import StandfastClient
 from standfast_lab.fleet.fleet import Fleet, Parts
@@ -97,19 +100,32 @@ class LabSite:
     # --- native stores ------------------------------------------------------------------------------------------------
 
     def store_files(self, told: Told) -> list[Path]:
-        """The files of the conversation's native session. On `local` only: elsewhere they lie in the container's layer."""
+        """The files of the conversation's native session."""
         store = self._sandbox(told.container_id) / "members" / "1" / "home" / told.turn.locator.store
         found = [Path(f"{store}{suffix}") for suffix in self._agent.store_suffixes]
         check([path.name for path in found if not path.is_file()], [], f"files of {store} that are missing")
         return found
 
     def _sandbox(self, container_id: str) -> Path:
-        if self._parts.engine != "local":
-            raise LabCheckError(f"the lab reaches into sandboxes of the local engine only, not of {self._parts.engine}")
+        """Where the sandbox's own files lie on this machine. On docker: the writable layer, which only root reaches."""
+        if self._parts.engine == "docker":
+            return _writable_layer(container_id)
         for record in (self.fleet.folder / "h" / "g").glob("**/container.json"):
             if json.loads(record.read_text())["container_id"] == container_id:
                 return record.parent.resolve()
         raise LabCheckError(f"no sandbox {container_id} below {self.fleet.folder}")
+
+
+def _writable_layer(container_id: str) -> Path:
+    with contextlib.closing(docker.from_env(timeout=60)) as client:
+        driver = client.containers.get(container_id).attrs.get("GraphDriver") or {}
+    upper = (driver.get("Data") or {}).get("UpperDir")
+    if upper is None or not os.access(upper, os.W_OK):
+        raise LabCheckError(
+            f"expected a writable layer of container {container_id} that this user may change, found "
+            f"{upper or driver.get('Name')}: run the lab as root beside an engine with the overlay driver"
+        )
+    return Path(upper)
 
 
 def command_lines() -> dict[int, list[str]]:

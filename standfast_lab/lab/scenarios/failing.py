@@ -7,7 +7,7 @@ from standfast_lab.lab.play import Play
 from standfast_lab.lab.scenario import scenario
 
 
-@scenario("call-refused", core=True)
+@scenario("call-refused")
 async def call_refused(play: Play) -> None:
     """A call is refused (403): the turn fails and is settled, the next turn carries its message too."""
     talk = play.talk()

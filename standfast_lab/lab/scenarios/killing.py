@@ -12,7 +12,7 @@ from standfast_lab.lab.scenarios.cancelling import STREAM
 from standfast_lab.lab.talk import CONFIRMED
 
 
-@scenario("cli-killed-between-turns", core=True)
+@scenario("cli-killed-between-turns")
 async def cli_killed_between_turns(play: Play) -> None:
     """The CLI is killed after a settled turn: the next turn resumes, nothing is lost."""
     talk = play.talk()

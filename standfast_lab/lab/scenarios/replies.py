@@ -29,7 +29,7 @@ def _odd(word: str) -> Act:
     return act
 
 
-add_each({name: _odd(word) for name, word in ODD.items()}, core=("empty-reply", "refusal", "length-stop"))
+add_each({name: _odd(word) for name, word in ODD.items()}, core=("refusal",))
 
 
 @scenario("tool-call", core=True)

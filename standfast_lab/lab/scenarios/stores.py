@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def _damaged(damage: Damage) -> Act:
         for path, content, stat in kept:
             path.write_bytes(content)
             path.chmod(stat.st_mode & 0o7777)
+            os.chown(path, stat.st_uid, stat.st_gid)
         await talk.asked("RESTORED")
 
     act.__doc__ = (
@@ -72,5 +74,5 @@ add_each(
         "store-halved": _damaged(_halved),
         "store-reply-changed": _damaged(_retold),
     },
-    core=("store-halved", "store-reply-changed"),
+    core=("store-reply-changed",),
 )

@@ -39,7 +39,7 @@ def _verbatim(text: str) -> Act:
     return act
 
 
-add_each({name: _verbatim(text) for name, text in TEXTS.items()}, core=("text-slash-command", "text-line-ends"))
+add_each({name: _verbatim(text) for name, text in TEXTS.items()}, core=("text-slash-command",))
 
 
 @scenario("text-nul")
