@@ -2,6 +2,7 @@
 
 from standfast_lab.lab.scenarios import (
     cancelling,
+    compacting,
     failing,
     keeping,
     killing,
@@ -11,4 +12,4 @@ from standfast_lab.lab.scenarios import (
     texts,
 )
 
-__all__ = ["cancelling", "failing", "keeping", "killing", "replies", "stores", "streams", "texts"]
+__all__ = ["cancelling", "compacting", "failing", "keeping", "killing", "replies", "stores", "streams", "texts"]
