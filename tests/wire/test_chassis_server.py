@@ -106,7 +106,7 @@ async def test_an_answer_may_be_as_long_as_what_a_cli_may_print_in_a_turn() -> N
         async def lengthen(request: bytes, context: object) -> bytes:
             return b"x" * int(request)
 
-        handler = grpc.unary_unary_rpc_method_handler(lengthen)
+        handler: Any = grpc.unary_unary_rpc_method_handler(lengthen)
         server.grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Long", {"Call": handler}),))
         port = server.listen("127.0.0.1:0")
         await server.start([])
@@ -162,7 +162,7 @@ async def before_stop():
 async def main():
     configure_logs("slow", SecretMask())
     async with GrpcServer(codes={}, stop_grace_s=30) as server:
-        handler = grpc.unary_unary_rpc_method_handler(slow)
+        handler: Any = grpc.unary_unary_rpc_method_handler(slow)
         server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Slow", {"Call": handler})])
         print(server.listen("127.0.0.1:0"), flush=True)
         await server.start(["test.Slow"])
