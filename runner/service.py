@@ -12,23 +12,21 @@ from typing import Any, Never, TypeAlias
 import grpc
 
 from runner.adapters.turn_store import StoredConversation
-from runner.adapters.wire import conversation_to_wire, locator_from_wire, locator_to_wire
+from runner.adapters.wire import conversation_to_wire, locator_to_wire
 from runner.conductor.conductor import Conductor
-from runner.conductor.parts import Parts, TurnRequest
+from runner.conductor.parts import Parts
+from runner.conductor.requested import turn_request
+from runner.core.answers import Answer, AnswerShapeError, PermissionAnswer, QuestionAnswer, RejectAnswer
 from runner.core.errors import CapabilityNotBuiltError, RequestInvalidError
 from runner.core.ledger import Resume
 from runner.core.requests import (
-    check_agent,
     check_conversation,
     check_id,
-    check_message,
     check_not_negative,
-    check_settings,
     check_turn,
-    check_when_busy,
 )
-from runner.core.values import ConversationKey, NativeLocator, TurnKey
-from runner.drivers.registry import AGENTS, agent_names, find_agent
+from runner.core.values import ConversationKey, TurnKey
+from runner.drivers.registry import AGENTS
 from standfast.runner.v1 import runner_pb2 as pb
 from standfast.runner.v1.runner_pb2_grpc import RunnerServiceServicer
 from standfast.sandbox.v1 import sandbox_manager_pb2 as sandbox_pb
@@ -43,14 +41,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 # RPCs whose capability this build does not have, with what they come with. The list only shrinks.
 NOT_BUILT: dict[str, str] = {
-    "SendMessage": "queue",
-    "AnswerQuestion": "questions",
-    "AnswerPermission": "permissions",
     "ForkConversation": "forks",
     "CompactConversation": "native commands",
-    "ListPendingRequests": "questions",
-    "CancelQueued": "queue",
-    "ReleaseQueue": "queue",
     "GetReceipt": "receipts",
     "SetAgreements": "agreements",
 }
@@ -67,7 +59,7 @@ class RunnerService(RunnerServiceServicer):
     # --- turns --------------------------------------------------------------------------------------------------------
     async def StartTurn(self, request: pb.StartTurnRequest, context: Context) -> AsyncIterator[pb.StartTurnResponse]:
         key = _turn_key(request.conversation, request.turn_id)
-        view = await self._conductor.start(key, _turn_request(request))
+        view = await self._conductor.start(key, turn_request(request))
         async with aclosing(view.events(0, include_raw=request.include_raw)) as events:
             async for event in events:
                 yield pb.StartTurnResponse(event=event)
@@ -81,6 +73,11 @@ class RunnerService(RunnerServiceServicer):
         async with aclosing(view.events(after, include_raw=request.include_raw)) as events:
             async for event in events:
                 yield pb.WatchTurnResponse(event=event)
+
+    async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
+        key = _turn_key(request.turn.conversation, request.turn.turn_id)
+        await self._conductor.start(key, turn_request(request.turn))
+        return pb.SendMessageResponse(turn=await self._conductor.turn(key))
 
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:
         turn = await self._conductor.cancel(_turn_key(request.conversation, request.turn_id))
@@ -97,6 +94,46 @@ class RunnerService(RunnerServiceServicer):
         turns = await self._conductor.turns(key, offset=offset, limit=limit + 1)
         has_more = len(turns) > limit
         return pb.ListTurnsResponse(turns=turns[:limit], next_page_token=str(offset + limit) if has_more else "")
+
+    # --- native requests --------------------------------------------------------------------------------------------------
+    async def ListPendingRequests(
+        self, request: pb.ListPendingRequestsRequest, context: Context
+    ) -> pb.ListPendingRequestsResponse:
+        key = _conversation_key(request.conversation)
+        return pb.ListPendingRequestsResponse(requests=self._conductor.pending(key))
+
+    async def AnswerPermission(
+        self, request: pb.AnswerPermissionRequest, context: Context
+    ) -> pb.AnswerPermissionResponse:
+        key = _conversation_key(request.conversation)
+        if request.decision not in (pb.PERMISSION_DECISION_ALLOW, pb.PERMISSION_DECISION_DENY):
+            raise AnswerShapeError("ALLOW or DENY as decision", "neither")
+        answer = PermissionAnswer(request.decision == pb.PERMISSION_DECISION_ALLOW, request.message)
+        turn = await self._conductor.answer(key, request.request_id, answer)
+        return pb.AnswerPermissionResponse(turn_id=turn.turn_id)
+
+    async def AnswerQuestion(self, request: pb.AnswerQuestionRequest, context: Context) -> pb.AnswerQuestionResponse:
+        key = _conversation_key(request.conversation)
+        if request.reject and request.answers:
+            raise AnswerShapeError("answers or a rejection", "both")
+        answer: Answer = QuestionAnswer(tuple(tuple(one.values) for one in request.answers))
+        if request.reject:
+            answer = RejectAnswer(request.reject_message)
+        turn = await self._conductor.answer(key, request.request_id, answer)
+        return pb.AnswerQuestionResponse(turn_id=turn.turn_id)
+
+    # --- the queue --------------------------------------------------------------------------------------------------------
+    async def CancelQueued(self, request: pb.CancelQueuedRequest, context: Context) -> pb.CancelQueuedResponse:
+        turn = await self._conductor.cancel_queued(_turn_key(request.conversation, request.turn_id))
+        return pb.CancelQueuedResponse(turn=turn)
+
+    async def ReleaseQueue(self, request: pb.ReleaseQueueRequest, context: Context) -> pb.ReleaseQueueResponse:
+        return pb.ReleaseQueueResponse(
+            queue=await self._conductor.release_queue(_conversation_key(request.conversation))
+        )
+
+    async def ListQueue(self, request: pb.ListQueueRequest, context: Context) -> pb.ListQueueResponse:
+        return pb.ListQueueResponse(queue=self._conductor.queue(_conversation_key(request.conversation)))
 
     # --- conversations --------------------------------------------------------------------------------------------------
     async def GetConversation(self, request: pb.GetConversationRequest, context: Context) -> pb.GetConversationResponse:
@@ -176,29 +213,11 @@ class RunnerService(RunnerServiceServicer):
         return pb.GetBuildInfoResponse(build=self._build, manager=answer.build)
 
     # --- what later capabilities bring -------------------------------------------------------------------------------------
-    async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> Never:
-        _not_built("SendMessage")
-
-    async def AnswerQuestion(self, request: pb.AnswerQuestionRequest, context: Context) -> Never:
-        _not_built("AnswerQuestion")
-
-    async def AnswerPermission(self, request: pb.AnswerPermissionRequest, context: Context) -> Never:
-        _not_built("AnswerPermission")
-
     async def ForkConversation(self, request: pb.ForkConversationRequest, context: Context) -> Never:
         _not_built("ForkConversation")
 
     async def CompactConversation(self, request: pb.CompactConversationRequest, context: Context) -> Never:
         _not_built("CompactConversation")
-
-    async def ListPendingRequests(self, request: pb.ListPendingRequestsRequest, context: Context) -> Never:
-        _not_built("ListPendingRequests")
-
-    async def CancelQueued(self, request: pb.CancelQueuedRequest, context: Context) -> Never:
-        _not_built("CancelQueued")
-
-    async def ReleaseQueue(self, request: pb.ReleaseQueueRequest, context: Context) -> Never:
-        _not_built("ReleaseQueue")
 
     async def GetReceipt(self, request: pb.GetReceiptRequest, context: Context) -> Never:
         _not_built("GetReceipt")
@@ -220,44 +239,6 @@ def _turn_key(conversation: types_pb2.ConversationKey, turn_id: str) -> TurnKey:
 
 def _conversation_key(conversation: types_pb2.ConversationKey) -> ConversationKey:
     return check_conversation(conversation.tenant, conversation.conversation_id)
-
-
-def _turn_request(request: pb.StartTurnRequest) -> TurnRequest:
-    """The request, checked. Nothing has happened when it raises."""
-    check_when_busy(_when_busy_name(request.when_busy))
-    agent = find_agent(check_agent(request.agent, agent_names()))
-    assert agent is not None
-    settings = request.settings
-    check_settings(settings.model, settings.permission_mode, settings.options, agent.options)
-    limit_ms = check_not_negative("turn_limit_ms", request.turn_limit_ms)
-    return TurnRequest(
-        message=check_message(request.message),
-        agent=agent,
-        settings=settings,
-        expect=request.expect,
-        locator=_requested_locator(request),
-        turn_limit_s=limit_ms / 1000 if limit_ms else None,
-    )
-
-
-def _requested_locator(request: pb.StartTurnRequest) -> NativeLocator | None:
-    if not request.HasField("locator"):
-        return None
-    locator = locator_from_wire(request.locator)
-    if locator is None:
-        raise RequestInvalidError(
-            "locator.native_session_id: expected the id of a native session, found nothing. Leave `locator` out to use "
-            "the saved one.",
-            {"field": "locator.native_session_id"},
-        )
-    return locator
-
-
-def _when_busy_name(number: pb.WhenBusy.ValueType) -> str:
-    if number == pb.WHEN_BUSY_UNSPECIFIED:
-        return ""
-    known = pb.WhenBusy.values()
-    return pb.WhenBusy.Name(number).removeprefix("WHEN_BUSY_") if number in known else str(number)
 
 
 def _page_size(wanted: int) -> int:

@@ -36,7 +36,10 @@ class RunnerSettings(StandfastSettings):
     quiesce_timeout_s: float = Field(
         default=45.0, gt=0, description="How long the observation may take, before the manager is asked without it."
     )
-    question_wait_s: float = Field(default=600.0, gt=0, description="How long a native question waits for an answer.")
+    request_expiry_s: float = Field(
+        default=600.0, gt=0, description="How long a native question or permission waits for its answer."
+    )
+    queue_max: int = Field(default=32, gt=0, description="Messages of one conversation that may wait for their turn.")
     manager_wait_s: float = Field(
         default=5.0, ge=0, description="How long a new turn waits for a manager that does not answer."
     )

@@ -55,6 +55,8 @@ _BY_CODE: dict[grpc.StatusCode, tuple[str, ...]] = {
         "STORE_FOREIGN",
         "KEY_FILE_UNUSABLE",
         "SETTINGS_INVALID",
+        "NATIVE_REQUEST_CLOSED",
+        "TURN_NOT_QUEUED",
     ),
     grpc.StatusCode.ABORTED: (
         "TURN_ELSEWHERE",
@@ -68,7 +70,7 @@ _BY_CODE: dict[grpc.StatusCode, tuple[str, ...]] = {
         "ATTACH_LOST",
     ),
     grpc.StatusCode.ALREADY_EXISTS: ("MESSAGE_CHANGED", "CONVERSATION_EXISTS"),
-    grpc.StatusCode.NOT_FOUND: ("ACTIVATION_UNKNOWN", "CONVERSATION_UNKNOWN", "TURN_UNKNOWN"),
+    grpc.StatusCode.NOT_FOUND: ("ACTIVATION_UNKNOWN", "CONVERSATION_UNKNOWN", "TURN_UNKNOWN", "NATIVE_REQUEST_UNKNOWN"),
     grpc.StatusCode.INVALID_ARGUMENT: (
         "AGENT_UNKNOWN",
         "SETTING_UNKNOWN",
@@ -78,6 +80,7 @@ _BY_CODE: dict[grpc.StatusCode, tuple[str, ...]] = {
         "ID_INVALID",
         "WHEN_BUSY_UNSUPPORTED",
         "REQUEST_INVALID",
+        "ANSWER_INVALID",
         "SIGNATURE_INVALID",
         "TOKEN_REJECTED",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from standfast_client.commands import about, chat, conversations, lab, servers, turns, up
+from standfast_client.commands import about, chat, conversations, lab, queue, requests, servers, turns, up
 from standfast_client.exit_codes import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command()(chat.chat)
 app.command()(turns.turn)
 app.command()(turns.watch)
 app.command()(turns.cancel)
+app.command()(requests.pending)
+app.command()(requests.answer)
 app.command()(conversations.ls)
 app.command()(conversations.show)
 app.command()(conversations.stop)
@@ -31,6 +33,7 @@ app.command()(about.version)
 app.command(context_settings=servers.CONTEXT)(servers.runner)
 app.command(context_settings=servers.CONTEXT)(servers.manager)
 app.command("host-agent", context_settings=servers.CONTEXT)(servers.host_agent)
+app.add_typer(queue.app, name="queue")
 app.add_typer(lab.app, name="lab")
 
 

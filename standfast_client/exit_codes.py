@@ -36,7 +36,7 @@ EXIT_CODES_HELP = """\
 Exit codes: 0 done, the turn completed · 1 the turn failed (settled as failed, or failed by a verdict) · 2 wrong usage or an invalid
 request · 3 refused, nothing was sent (LOST, busy, not built and others; the reason is printed) · 4 the turn did not end normally
 (cancelled, interrupted, timed out, unanswered, not sent) · 5 unavailable, nothing was sent: retry with the same turn id · 6 no such
-conversation or turn · 7 a fault of the product · 130 the view was left with Ctrl-C, the turn runs on."""
+conversation, turn or request · 7 a fault of the product · 130 the view was left with Ctrl-C, the turn runs on."""
 
 _BY_OUTCOME = {
     types.OUTCOME_COMPLETED: Exit.COMPLETED,

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -41,6 +42,37 @@ class Expect(enum.Enum):
 
     NEW = types.EXPECT_NEW
     CONTINUE = types.EXPECT_CONTINUE
+
+
+class WhenBusy(enum.Enum):
+    """What is to become of a message while another turn of its conversation runs."""
+
+    REJECT = pb.WHEN_BUSY_REJECT
+    QUEUE = pb.WHEN_BUSY_QUEUE
+    STEER = pb.WHEN_BUSY_STEER
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What the conversation's agent may do with nobody asked. An empty mode and no rules: what the conversation has already.
+
+    `mode` is "auto", "ask" or "deny"; rules are in the agent's own notation, e.g. "Bash(git *)".
+    """
+
+    mode: str = ""
+    allow_rules: Sequence[str] = ()
+    deny_rules: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """In seconds; None: the runner's setting. `silence_s`: how long the agent may print nothing; `request_expiry_s`: how long
+    a permission or a question waits for its answer.
+    """
+
+    turn_s: float | None = None
+    silence_s: float | None = None
+    request_expiry_s: float | None = None
 
 
 def new_id(kind: str) -> str:
@@ -81,7 +113,9 @@ class StandfastClient:
         options: Mapping[str, str] | None = None,
         locator: types.NativeLocator | None = None,
         include_raw: bool = False,
-        turn_limit_s: float | None = None,
+        when_busy: WhenBusy = WhenBusy.REJECT,
+        permissions: Permissions | None = None,
+        limits: TurnLimits | None = None,
         patience_s: float = PATIENCE_S,
     ) -> TurnStream:
         """One turn and its events. The text goes to the CLI byte for byte. The call is made when the stream is iterated.
@@ -89,6 +123,70 @@ class StandfastClient:
         The same `turn_id` with the same message re-attaches. `locator`: the caller's own record, which must equal the saved one.
         `patience_s`: how long a broken view is tried again. Iterating raises ClientError.
         """
+        request = self._request(
+            conversation_id,
+            message,
+            expect=expect,
+            agent=agent,
+            turn_id=turn_id,
+            model=model,
+            options=options,
+            locator=locator,
+            include_raw=include_raw,
+            when_busy=when_busy,
+            permissions=permissions,
+            limits=limits,
+        )
+        return TurnStream(self._stub, request.conversation, request.turn_id, start=request, patience_s=patience_s)
+
+    async def send_message(
+        self,
+        conversation_id: str,
+        message: str,
+        *,
+        expect: Expect,
+        agent: str = DEFAULT_AGENT,
+        turn_id: str | None = None,
+        model: str | None = None,
+        options: Mapping[str, str] | None = None,
+        when_busy: WhenBusy = WhenBusy.QUEUE,
+        permissions: Permissions | None = None,
+        limits: TurnLimits | None = None,
+    ) -> pb.Turn:
+        """Starts or queues a turn and returns at once; `watch_turn` follows it."""
+        request = self._request(
+            conversation_id,
+            message,
+            expect=expect,
+            agent=agent,
+            turn_id=turn_id,
+            model=model,
+            options=options,
+            locator=None,
+            include_raw=False,
+            when_busy=when_busy,
+            permissions=permissions,
+            limits=limits,
+        )
+        wish = pb.SendMessageRequest(turn=request)
+        return (await answered(self._stub.SendMessage(wish, timeout=CALL_TIMEOUT_S))).turn
+
+    def _request(
+        self,
+        conversation_id: str,
+        message: str,
+        *,
+        expect: Expect,
+        agent: str,
+        turn_id: str | None,
+        model: str | None,
+        options: Mapping[str, str] | None,
+        locator: types.NativeLocator | None,
+        include_raw: bool,
+        when_busy: WhenBusy,
+        permissions: Permissions | None,
+        limits: TurnLimits | None,
+    ) -> pb.StartTurnRequest:
         length = len(message.encode("utf-8", "surrogatepass"))
         if length > MESSAGE_MAX_BYTES:
             # Said here as the runner would: a message over gRPC's own bound never reaches it.
@@ -98,20 +196,29 @@ class StandfastClient:
             )
             error.reason = "MESSAGE_TOO_LARGE"
             raise error
+        may, most = permissions or Permissions(), limits or TurnLimits()
         request = pb.StartTurnRequest(
             conversation=self._key(conversation_id),
             turn_id=turn_id or new_id("t"),
             message=message,
             agent=agent,
-            settings=types.AgentSettings(model=model or "", options=dict(options or {})),
+            settings=types.AgentSettings(
+                model=model or "",
+                options=dict(options or {}),
+                permission_mode=may.mode,
+                allow_rules=may.allow_rules,
+                deny_rules=may.deny_rules,
+            ),
             expect=expect.value,
-            when_busy=pb.WHEN_BUSY_REJECT,
+            when_busy=when_busy.value,
             include_raw=include_raw,
-            turn_limit_ms=int((turn_limit_s or 0) * 1000),
+            turn_limit_ms=_milliseconds(most.turn_s),
+            silence_limit_ms=_milliseconds(most.silence_s),
+            request_expiry_ms=_milliseconds(most.request_expiry_s),
         )
         if locator is not None:
             request.locator.CopyFrom(locator)
-        return TurnStream(self._stub, request.conversation, request.turn_id, start=request, patience_s=patience_s)
+        return request
 
     def watch_turn(
         self,
@@ -136,6 +243,52 @@ class StandfastClient:
         """Ends a running turn; its end may still come. An ended one is given as it stands."""
         request = pb.CancelTurnRequest(conversation=self._key(conversation_id), turn_id=turn_id)
         return (await answered(self._stub.CancelTurn(request, timeout=CALL_TIMEOUT_S))).turn
+
+    # --- what the agent asks ---------------------------------------------------------------------------------------------------
+    async def list_pending(self, conversation_id: str) -> list[pb.PendingRequest]:
+        """What the running turn asks and nobody has answered yet."""
+        request = pb.ListPendingRequestsRequest(conversation=self._key(conversation_id))
+        return list((await answered(self._stub.ListPendingRequests(request, timeout=CALL_TIMEOUT_S))).requests)
+
+    async def answer_permission(self, conversation_id: str, request_id: str, *, allow: bool, message: str = "") -> str:
+        """Allows or denies one call of a tool; the id of the turn that asked. The same answer again says yes again."""
+        decision = pb.PERMISSION_DECISION_ALLOW if allow else pb.PERMISSION_DECISION_DENY
+        request = pb.AnswerPermissionRequest(
+            conversation=self._key(conversation_id), request_id=request_id, decision=decision, message=message
+        )
+        return (await answered(self._stub.AnswerPermission(request, timeout=CALL_TIMEOUT_S))).turn_id
+
+    async def answer_question(self, conversation_id: str, request_id: str, answers: Sequence[Sequence[str]]) -> str:
+        """One sequence of values a question, in their order; the id of the turn that asked."""
+        request = pb.AnswerQuestionRequest(
+            conversation=self._key(conversation_id),
+            request_id=request_id,
+            answers=[pb.QuestionAnswer(values=values) for values in answers],
+        )
+        return (await answered(self._stub.AnswerQuestion(request, timeout=CALL_TIMEOUT_S))).turn_id
+
+    async def reject_question(self, conversation_id: str, request_id: str, message: str = "") -> str:
+        """Tells the agent that there will be no answer; the id of the turn that asked."""
+        request = pb.AnswerQuestionRequest(
+            conversation=self._key(conversation_id), request_id=request_id, reject=True, reject_message=message
+        )
+        return (await answered(self._stub.AnswerQuestion(request, timeout=CALL_TIMEOUT_S))).turn_id
+
+    # --- messages that wait ----------------------------------------------------------------------------------------------------
+    async def list_queue(self, conversation_id: str) -> pb.Queue:
+        """The conversation's queue as it stands."""
+        request = pb.ListQueueRequest(conversation=self._key(conversation_id))
+        return (await answered(self._stub.ListQueue(request, timeout=CALL_TIMEOUT_S))).queue
+
+    async def cancel_queued(self, conversation_id: str, turn_id: str) -> pb.Turn:
+        """Takes a waiting message out; nothing of it is sent."""
+        request = pb.CancelQueuedRequest(conversation=self._key(conversation_id), turn_id=turn_id)
+        return (await answered(self._stub.CancelQueued(request, timeout=CALL_TIMEOUT_S))).turn
+
+    async def release_queue(self, conversation_id: str) -> pb.Queue:
+        """Lets a held queue go on; a queue that is not held is given as it stands."""
+        request = pb.ReleaseQueueRequest(conversation=self._key(conversation_id))
+        return (await answered(self._stub.ReleaseQueue(request, timeout=CALL_TIMEOUT_S))).queue
 
     async def get_turn(self, conversation_id: str, turn_id: str) -> pb.Turn:
         """A turn as it stands."""
@@ -193,3 +346,8 @@ class StandfastClient:
 
     def _key(self, conversation_id: str) -> types.ConversationKey:
         return types.ConversationKey(tenant=self.tenant, conversation_id=conversation_id)
+
+
+def _milliseconds(seconds: float | None) -> int:
+    """0 stands for what the runner is set to, so a tiny limit is still one."""
+    return 0 if seconds is None else max(1, round(seconds * 1000))

@@ -35,7 +35,7 @@ QUIET_ENVIRONMENT = {
 
 QUIET_FLAGS = (
     "--disallowedTools",
-    "CronCreate,CronDelete,CronList,ScheduleWakeup,Workflow,EnterWorktree,ExitWorktree",
+    "CronCreate,CronDelete,CronList,ScheduleWakeup,Workflow,EnterWorktree,ExitWorktree,EnterPlanMode,ExitPlanMode",
 )
 """The last two would move the working directory and the transcript with it, so the locator."""
 

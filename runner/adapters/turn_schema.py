@@ -71,3 +71,20 @@ def m001_turns(db: sqlite_utils.Database) -> None:
         pk=("tenant", "conversation_id"),
         not_null={"tenant", "conversation_id", "agent", "settled_turns"},
     )
+
+
+@migrations()
+def m002_queue(db: sqlite_utils.Database) -> None:
+    """Messages that wait, and why a conversation's queue is held.
+
+    A row of `queue` belongs to a row of `turns` that is not over; it goes right before its message may be sent, or with the
+    turn's end. `position` is their order. `request` is the client's StartTurnRequest as it came.
+    """
+    db.conn.execute(
+        "CREATE TABLE queue (position INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, conversation_id TEXT NOT NULL, "
+        "turn_id TEXT NOT NULL, request BLOB NOT NULL, UNIQUE (tenant, conversation_id, turn_id)) STRICT"
+    )
+    db.conn.execute(
+        "CREATE TABLE queue_holds (tenant TEXT NOT NULL, conversation_id TEXT NOT NULL, after_turn TEXT NOT NULL, outcome TEXT, "
+        "reason TEXT NOT NULL, PRIMARY KEY (tenant, conversation_id)) STRICT, WITHOUT ROWID"
+    )

@@ -16,7 +16,8 @@ from typing import Any
 import sqlite_utils
 
 from runner.core.locator_record import LocatorRecord
-from runner.core.values import Cause, ConversationKey, NativeLocator, TurnKey
+from runner.core.message_queue import Hold
+from runner.core.values import Cause, ConversationKey, NativeLocator, Outcome, TurnKey
 from standfast.runner.v1 import runner_pb2
 from standfast_chassis.database import Database
 
@@ -70,8 +71,11 @@ class TurnStore:
         return await self._database.write(write)
 
     # --- turns --------------------------------------------------------------------------------------------------------
-    async def accept(self, turn: StoredTurn) -> StoredTurn | None:
-        """Records a new turn. Gives the one that is recorded already under this key, and records nothing then."""
+    async def accept(self, turn: StoredTurn, *, queued: bytes | None = None) -> StoredTurn | None:
+        """Records a new turn. Gives the one that is recorded already under this key, and records nothing then.
+
+        `queued`: the client's request, for a turn that waits; it and the turn are one transaction.
+        """
 
         def write(db: sqlite_utils.Database) -> StoredTurn | None:
             found = _find(db, turn.key)
@@ -94,6 +98,11 @@ class TurnStore:
                     turn.snapshot.SerializeToString(),
                 ),
             )
+            if queued is not None:
+                db.conn.execute(
+                    "INSERT INTO queue (tenant, conversation_id, turn_id, request) VALUES (?, ?, ?, ?)",
+                    (*_key(turn.key), queued),
+                )
             return None
 
         return await self._database.write(write)
@@ -152,6 +161,7 @@ class TurnStore:
                 f"UPDATE turns SET is_over = 1, snapshot = ?, refusal = ? WHERE {_KEY}",
                 (snapshot.SerializeToString(), _refusal_text(refusal), *_key(key)),
             )
+            db.conn.execute(f"DELETE FROM queue WHERE {_KEY}", _key(key))
 
         await self._database.write(write)
 
@@ -164,12 +174,67 @@ class TurnStore:
         await self._database.write(write)
 
     async def unresolved(self) -> list[StoredTurn]:
-        """The turns that were not over when the runner stopped, oldest first."""
+        """The turns that were not over when the runner stopped, oldest first; those that wait in a queue apart."""
         return await self._database.read(
             lambda db: [
                 _turn(row)
-                for row in _rows(db, "SELECT * FROM turns WHERE is_over = 0 ORDER BY accepted_at_ms, turn_id", ())
+                for row in _rows(
+                    db,
+                    "SELECT * FROM turns WHERE is_over = 0 AND NOT EXISTS (SELECT 1 FROM queue WHERE "
+                    "queue.tenant = turns.tenant AND queue.conversation_id = turns.conversation_id AND "
+                    "queue.turn_id = turns.turn_id) ORDER BY accepted_at_ms, turn_id",
+                    (),
+                )
             ]
+        )
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+    async def queued(self) -> list[tuple[StoredTurn, bytes]]:
+        """Every turn that waits, with the client's request, in the order in which they came."""
+        return await self._database.read(
+            lambda db: [
+                (_turn(row), bytes(row["request"]))
+                for row in _rows(
+                    db,
+                    "SELECT turns.*, queue.request FROM queue JOIN turns USING (tenant, conversation_id, turn_id) "
+                    "WHERE turns.is_over = 0 ORDER BY queue.position",
+                    (),
+                )
+            ]
+        )
+
+    async def dequeue(self, key: TurnKey) -> None:
+        """The turn's message may be sent from now on: it is not in the queue any more. May be called again."""
+
+        def write(db: sqlite_utils.Database) -> None:
+            db.conn.execute(f"DELETE FROM queue WHERE {_KEY}", _key(key))
+
+        await self._database.write(write)
+
+    async def record_hold(self, key: ConversationKey, hold: Hold | None) -> None:
+        """Why the conversation's queue is held; None: it is not."""
+
+        def write(db: sqlite_utils.Database) -> None:
+            conversation = (key.tenant, key.conversation_id)
+            db.conn.execute("DELETE FROM queue_holds WHERE tenant = ? AND conversation_id = ?", conversation)
+            if hold is not None:
+                outcome = hold.outcome.value if hold.outcome is not None else None
+                db.conn.execute(
+                    "INSERT INTO queue_holds (tenant, conversation_id, after_turn, outcome, reason) VALUES (?, ?, ?, ?, ?)",
+                    (*conversation, hold.after_turn, outcome, hold.reason),
+                )
+
+        await self._database.write(write)
+
+    async def holds(self) -> dict[ConversationKey, Hold]:
+        """The queues that are held."""
+        return await self._database.read(
+            lambda db: {
+                ConversationKey(row["tenant"], row["conversation_id"]): Hold(
+                    row["after_turn"], Outcome(row["outcome"]) if row["outcome"] is not None else None, row["reason"]
+                )
+                for row in _rows(db, "SELECT * FROM queue_holds", ())
+            }
         )
 
     async def list_turns(self, key: ConversationKey, *, offset: int, limit: int) -> list[StoredTurn]:
@@ -209,7 +274,7 @@ class TurnStore:
         """Everything this runner knows of it. The tombstone is the manager's."""
 
         def write(db: sqlite_utils.Database) -> None:
-            for table in ("turns", "conversations"):
+            for table in ("turns", "conversations", "queue", "queue_holds"):
                 db.conn.execute(
                     f"DELETE FROM {table} WHERE tenant = ? AND conversation_id = ?", (key.tenant, key.conversation_id)
                 )

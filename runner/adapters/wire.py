@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.core.answers import Answer
 from runner.core.events import (
     AssistantMessage,
     NativeRequest,
@@ -13,6 +14,8 @@ from runner.core.events import (
     Usage,
     Warned,
 )
+from runner.core.message_queue import Hold
+from runner.core.pending_requests import RequestState, answer_word
 from runner.core.settlement import Finding, ManagerAnswer
 from runner.core.values import Cause, ConversationKey, NativeLocator, Outcome, TurnKey
 from runner.core.verdict import Judgement, Verdict
@@ -147,10 +150,55 @@ def event_to_wire(body: Normalised) -> runner_pb2.TurnEvent:
         case Warned(code, message):
             return runner_pb2.TurnEvent(warning=runner_pb2.Warning(code=code, message=message))
         case NativeRequest():
-            request = runner_pb2.NativeRequest(
-                request_id=body.request_id, kind=body.kind, payload_json=body.payload_json
+            return runner_pb2.TurnEvent(parent_id=body.parent_id or "", native_request=request_to_wire(body))
+
+
+def request_to_wire(request: NativeRequest) -> runner_pb2.NativeRequest:
+    """Without its expiry, which only the one who waits knows."""
+    return runner_pb2.NativeRequest(
+        request_id=request.request_id,
+        kind=request.kind.upper(),
+        payload_json=request.payload_json,
+        tool=request.tool or "",
+        questions=[
+            runner_pb2.Question(
+                header=question.header,
+                text=question.text,
+                options=[
+                    runner_pb2.QuestionOption(label=option.label, description=option.description)
+                    for option in question.options
+                ],
+                multiple=question.multiple,
+                free_text=question.free_text,
             )
-            return runner_pb2.TurnEvent(native_request=request)
+            for question in request.questions
+        ],
+    )
+
+
+_REQUEST_ENDS: dict[RequestState, runner_pb2.RequestEnd.ValueType] = {
+    RequestState.ANSWERED: runner_pb2.REQUEST_END_ANSWERED,
+    RequestState.BY_MODE: runner_pb2.REQUEST_END_BY_MODE,
+    RequestState.EXPIRED: runner_pb2.REQUEST_END_EXPIRED,
+    RequestState.WITHDRAWN: runner_pb2.REQUEST_END_WITHDRAWN,
+    RequestState.CANCELLED: runner_pb2.REQUEST_END_CANCELLED,
+    RequestState.REFUSED: runner_pb2.REQUEST_END_REFUSED,
+}
+
+
+def request_end_to_wire(request_id: str, state: RequestState, answer: Answer | None) -> runner_pb2.TurnEvent:
+    closed = runner_pb2.NativeRequestClosed(request_id=request_id, end=_REQUEST_ENDS[state], answer=answer_word(answer))
+    return runner_pb2.TurnEvent(native_request_closed=closed)
+
+
+def hold_to_wire(hold: Hold | None) -> runner_pb2.TurnHeld | None:
+    if hold is None:
+        return None
+    return runner_pb2.TurnHeld(
+        after_turn=hold.after_turn,
+        outcome=outcome_to_wire(hold.outcome) if hold.outcome is not None else types_pb2.OUTCOME_UNSPECIFIED,
+        reason=hold.reason,
+    )
 
 
 def _int32(value: int) -> int:

@@ -7,6 +7,8 @@ so that the machine's pace is never a client's wait.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +19,7 @@ from runner.adapters.wire import event_to_wire
 from runner.conductor.feed import TurnFeed
 from runner.conductor.replay import NORMALISED
 from runner.conductor.tool_spans import ToolSpans
+from runner.core.answers import Answer
 from runner.core.errors import HostUnavailableError, ReasonedError, cause_of
 from runner.core.events import (
     AlreadyDelivered,
@@ -31,6 +34,7 @@ from runner.core.events import (
     NativeRequest,
     NativeTurnEnded,
     NoiseLine,
+    RequestWithdrawn,
     SessionReset,
     SessionSeen,
 )
@@ -76,7 +80,12 @@ class ReportCame:
     report_jws: str
 
 
-Posted = Event | SlotReady | ReportCame | NativeRequest | FramesDue
+@dataclass(frozen=True, slots=True)
+class RequestsCame:
+    """The CLI asks: `take_requests` gives what. Said once for any number of them."""
+
+
+Posted = Event | SlotReady | ReportCame | RequestsCame | FramesDue
 
 
 class AttachedReader:
@@ -94,6 +103,7 @@ class AttachedReader:
         feed: TurnFeed,
         post: Callable[[Posted], None],
         on_text: Callable[[str], None],
+        expiry_of: Callable[[NativeRequest], float | None],
     ) -> None:
         self.judge = IdentityJudge(opening.native_session_id, naming=agent.naming_frames, checks=policy.check_identity)
         self.handshake: HandshakeAnswered | None = None
@@ -112,13 +122,14 @@ class AttachedReader:
         self._feed = feed
         self._post = post
         self._on_text = on_text
+        self._expiry_of = expiry_of
         self._next_offset = 0
         self._is_over = False
         self._started = False
         self._named = False
         self._opened = False
-        self._requests = 0
         self._asked_for = 0
+        self._requests: deque[NativeRequest | RequestWithdrawn] = deque()
         self._held_raw: list[bytes] = []
 
     # --- to the CLI -------------------------------------------------------------------------------------------------
@@ -135,18 +146,27 @@ class AttachedReader:
             rewrite = self._policy.rewrite_user_frame
             await self._session.send_frame(frame if rewrite is None else rewrite(frame))
 
-    async def send_frames(self, frames: tuple[bytes, ...]) -> None:
-        """Frames that the driver asked for."""
-        for frame in frames:
-            await self._session.send_frame(frame)
-
     async def interrupt(self, cause: str) -> None:
         for frame in self._driver.interrupt_frames():
             await self._session.interrupt(cause, frame)
 
-    async def refuse_request(self, request: NativeRequest) -> None:
-        for frame in self._driver.answer_unknown_frames(request.request_id):
+    def answer_frames(self, request_id: str, answer: Answer) -> list[bytes]:
+        """The native answer, once. Raises AnswerShapeError; nothing is written here."""
+        return self._driver.answer_frames(request_id, answer)
+
+    async def send_frames(self, frames: Sequence[bytes]) -> None:
+        """Frames that the driver asked for, or made."""
+        for frame in frames:
             await self._session.send_frame(frame)
+
+    async def refuse_request(self, request_id: str) -> None:
+        await self.send_frames(self._driver.answer_unknown_frames(request_id))
+
+    def take_requests(self) -> list[NativeRequest | RequestWithdrawn]:
+        """What the CLI asked, or took back, since the last time, in order."""
+        taken = list(self._requests)
+        self._requests.clear()
+        return taken
 
     # --- from the host agent ----------------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -264,7 +284,7 @@ class AttachedReader:
                 self._release_raw()
             case FramesDue():
                 self._asked_for += 1
-                if self._asked_for <= _REQUESTS_MAX:
+                if self._asked_for <= _FRAMES_DUE_MAX:
                     self._post(body)
             case NativeTurnEnded():
                 self._is_over = True
@@ -276,11 +296,12 @@ class AttachedReader:
             case MessageClosed("cancelled") if not self._started and not self._is_over:
                 self._is_over = True
                 self._post(WillNotEnd(Cause("NATIVE_ERROR", "The CLI cancelled the message before it began.")))
-            case NativeRequest():
-                self._publish(body)
-                self._requests += 1
-                if self._requests <= _REQUESTS_MAX:
-                    self._post(body)
+            case NativeRequest() | RequestWithdrawn():
+                if isinstance(body, NativeRequest):
+                    self._publish(body)
+                self._requests.append(body)
+                if len(self._requests) == 1:
+                    self._post(RequestsCame())
             case _ if isinstance(body, NORMALISED):
                 self._tools.observe(body)
                 self._publish(body)
@@ -293,7 +314,10 @@ class AttachedReader:
             return
         if isinstance(body, AssistantMessage) and body.parent_id is None:
             self._on_text(body.text)
-        self._feed.publish(event_to_wire(body), from_driver=True)
+        event = event_to_wire(body)
+        if isinstance(body, NativeRequest) and (wait_s := self._expiry_of(body)) is not None:
+            event.native_request.expires_at.FromNanoseconds(time.time_ns() + int(wait_s * 1e9))
+        self._feed.publish(event, from_driver=True)
 
     def _take_raw(self, raw: bytes) -> None:
         """Raw frames follow the same rule as what is made of them: none before the session is named."""
@@ -312,6 +336,6 @@ class AttachedReader:
         self._held_raw.clear()
 
 
-# A CLI that asks without end shall not fill the turn's mailbox; what is not posted here meets the silence limit.
-_REQUESTS_MAX = 64
+# A CLI cannot make its driver write without end.
+_FRAMES_DUE_MAX = 64
 _HELD_RAW_MAX_BYTES = 256 * 1024

@@ -54,6 +54,7 @@ class Grant:
     activation_token: str
     lease_s: float
     interrupted_turn_id: str
+    permission_mode: str  # as the manager says it: the turn's own, else the conversation's last one
 
 
 def settle_request_id(key: TurnKey, activation_id: str) -> str:
@@ -137,6 +138,7 @@ class Negotiation:
             activation_token=answer.activation_token,
             lease_s=max(answer.lease_ms / 1000, 0.1),
             interrupted_turn_id=answer.interrupted_turn_id,
+            permission_mode=answer.permission_mode or request.settings.permission_mode or "auto",
         )
 
     async def admit(self, request: TurnRequest, grant: Grant, report_jws: str) -> sandbox_pb.AdmitTurnResponse:

@@ -12,6 +12,7 @@ from runner.core.requests import Message
 from runner.core.values import NativeLocator
 from runner.drivers.registry import AgentEntry
 from runner.policy import RunnerPolicy
+from standfast.runner.v1 import runner_pb2
 from standfast.types.v1 import types_pb2
 from standfast_chassis.tracing import Tracing
 
@@ -28,7 +29,8 @@ class Limits:
     handshake_timeout_s: float = 45.0
     interrupt_wait_s: float = 10.0
     quiesce_timeout_s: float = 45.0
-    question_wait_s: float = 600.0
+    request_expiry_s: float = 600.0  # how long a native request waits for its answer
+    queue_max: int = 32  # messages of one conversation that may wait
     manager_wait_s: float = 5.0  # for claim and prepare, when the manager is away
     admit_wait_s: float = 30.0
     former_wait_s: float = 15.0  # for a former turn that must be resolved first
@@ -55,7 +57,9 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A checked request to run a turn. `turn_limit_s` None: the runner's setting."""
+    """A checked request to run a turn. A limit that is None: the runner's setting. `source` is the request as it came: a
+    message that waits is kept as that.
+    """
 
     message: Message
     agent: AgentEntry
@@ -63,3 +67,7 @@ class TurnRequest:
     expect: types_pb2.Expect.ValueType
     locator: NativeLocator | None
     turn_limit_s: float | None
+    silence_limit_s: float | None
+    request_expiry_s: float | None
+    when_busy: str
+    source: runner_pb2.StartTurnRequest

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from runner.core.pending_requests import Expired
 from runner.core.turn import Event
+
+Timed = Event | Expired
 
 
 class Timers:
     """`post(event, epoch)` is called when a wait is over; an event of an older epoch than `epoch` is void."""
 
-    def __init__(self, post: Callable[[Event, int], None]) -> None:
+    def __init__(self, post: Callable[[Timed, int], None]) -> None:
         self.epoch = 0
         self._post = post
         self._loop = asyncio.get_running_loop()
@@ -20,7 +23,7 @@ class Timers:
     def __contains__(self, name: str) -> bool:
         return name in self._handles
 
-    def arm(self, name: str, after_s: float, event: Event) -> None:
+    def arm(self, name: str, after_s: float, event: Timed) -> None:
         """Armed again under the same name, it begins anew."""
         self.disarm(name)
         self._handles[name] = self._loop.call_later(after_s, self._post, event, self.epoch)

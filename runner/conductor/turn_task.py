@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from opentelemetry.trace import Span
 
-from runner.conductor.attached import AttachedReader, Posted, ReportCame, SlotReady
+from runner.conductor.asking import Asking
+from runner.conductor.attached import AttachedReader, Posted, ReportCame, RequestsCame, SlotReady
 from runner.conductor.before_sending import admit, claim, not_possible, prepare
 from runner.conductor.desk import Desk
 from runner.conductor.ending import Ending
@@ -23,8 +25,10 @@ from runner.conductor.negotiation import Grant, Negotiation
 from runner.conductor.parts import Parts, TurnRequest
 from runner.conductor.standing import Standing
 from runner.conductor.timers import Timers
+from runner.core.answers import Answer
 from runner.core.errors import cause_of
-from runner.core.events import FramesDue, NativeRequest
+from runner.core.events import FramesDue
+from runner.core.pending_requests import Expired, NativeRequestUnknownError
 from runner.core.preparation import check_activated
 from runner.core.turn import (
     Abandon,
@@ -80,6 +84,25 @@ _INTERRUPT_CAUSES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerCame:
+    """A client's answer to a native request. `told` is done when it was written, or could not be."""
+
+    request_id: str
+    answer: Answer
+    told: asyncio.Future[None]
+
+
+_Mail = Posted | Expired | AnswerCame
+
+
+def _no_such_request(request_id: str) -> NativeRequestUnknownError:
+    return NativeRequestUnknownError(
+        "The turn does not run any more, so it has no native request that could be answered.",
+        {"request_id": request_id[:200]},
+    )
+
+
 class TurnTask:
     """One turn from its claim to its end. `request` None: the turn was found unresolved after a restart."""
 
@@ -93,11 +116,14 @@ class TurnTask:
         request: TurnRequest | None,
         *,
         message_digest: str = "",
+        was_queued: bool = False,
     ) -> None:
+        self._was_queued = was_queued
+        self._asking: Asking | None = None
         self.message_digest = request.message.digest if request is not None else message_digest
         self._desk = Desk(parts, key, agent, feed, Standing(turn), request, Negotiation(parts, key))
         self._ending = Ending(self._desk)
-        self._mailbox: asyncio.Queue[tuple[str, int, Posted]] = asyncio.Queue(MAILBOX_MAX)
+        self._mailbox: asyncio.Queue[tuple[str, int, _Mail]] = asyncio.Queue(MAILBOX_MAX)
         self._epochs = {_OPERATION: 0, _ATTACH: 0, _REQUEST: 0}
         self._operation: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -105,6 +131,7 @@ class TurnTask:
         self._timers = Timers(lambda event, epoch: self._put(_TIMER, event, epoch))
         self._spans: dict[str, Span] = {}
         self._stop_is_asked = False
+        self._answers: set[asyncio.Future[None]] = set()
 
     @property
     def key(self) -> TurnKey:
@@ -121,6 +148,11 @@ class TurnTask:
         reader = self._desk.reader
         return self._desk.request is None or (reader is not None and reader.frames_written)
 
+    @property
+    def goes_back(self) -> bool:
+        """It came out of a queue and nothing of it was sent, because somebody was away: it is to wait again."""
+        return self._was_queued and self._desk.machine.state is TurnState.FORGOTTEN
+
     def snapshot(self) -> runner_pb2.Turn:
         """The turn as it stands."""
         return self._desk.snapshot()
@@ -130,6 +162,23 @@ class TurnTask:
         if not self._stop_is_asked and not self._desk.machine.is_over:
             self._stop_is_asked = True
             self._put(_REQUEST, StopRequested(outcome, cause))
+
+    def pending(self) -> list[runner_pb2.PendingRequest]:
+        """The native requests that wait for an answer."""
+        return self._asking.pending() if self._asking is not None else []
+
+    async def answer(self, request_id: str, answer: Answer) -> None:
+        """Answers a native request; written to the CLI when it returns. Raises what keeps it from being given.
+
+        The turn may end meanwhile: then the request is closed, and that is raised.
+        """
+        if self._desk.machine.is_over or self._mailbox.qsize() >= MAILBOX_MAX // 2:
+            raise _no_such_request(request_id)
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._put(_REQUEST, AnswerCame(request_id, answer, told))
+        self._answers.add(told)
+        told.add_done_callback(self._answers.discard)
+        await told
 
     # --- the task ---------------------------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -159,6 +208,7 @@ class TurnTask:
                         await self._conduct()
                     finally:
                         self._stop_everything()
+                        self._refuse_answers()
                         writing.cancel()
             finally:
                 if not self.feed.is_closed:
@@ -180,9 +230,16 @@ class TurnTask:
                 continue
             event = await self._as_event(posted)
             if event is not None:
-                await self._perform_all(self._desk.machine.step(event))
+                await self._step(event)
 
-    async def _as_event(self, posted: Posted) -> Event | None:
+    async def _step(self, event: Event) -> None:
+        effects = self._desk.machine.step(event)
+        ends = self._desk.machine.stop is not None or self._desk.machine.state not in _UP_TO_RUNNING
+        if self._asking is not None and ends:
+            self._asking.stop()
+        await self._perform_all(effects)
+
+    async def _as_event(self, posted: _Mail) -> Event | None:
         """What is posted, as an event of the machine; None for what the machine need not know."""
         match posted:
             case SlotReady():
@@ -191,8 +248,12 @@ class TurnTask:
                 self._desk.report_jws = report_jws
                 self._end_span(span_names.ACTIVATE)
                 return ReportReceived() if self._desk.machine.state is TurnState.ACTIVATING else None
-            case NativeRequest():
-                await self._native_request(posted)
+            case RequestsCame():
+                return await self._requests_came()
+            case Expired():
+                return await self._asking.expire(posted) if self._asking is not None and self._runs else None
+            case AnswerCame():
+                await self._answer_came(posted)
                 return None
             case FramesDue(frames):
                 if self._desk.machine.state in _ATTACHED and self._desk.reader is not None:
@@ -257,6 +318,8 @@ class TurnTask:
                 self._desk.feed.abandon(cause)
 
     async def _forget(self) -> None:
+        if self._was_queued:
+            return  # it stays in the queue, and says so: no message is lost because somebody was away
         await self._desk.parts.store.forget(self.key)
         await self._desk.parts.events.forget(self.key)
 
@@ -284,6 +347,7 @@ class TurnTask:
             feed=self._desk.feed,
             post=lambda posted: self._put(_ATTACH, posted, epoch),
             on_text=self._desk.standing.texts.append,
+            expiry_of=self._begin_asking(grant).expiry_of,
         )
         self._desk.reader = reader
 
@@ -307,9 +371,49 @@ class TurnTask:
             resumes=grant.resumes,
             workspace=grant.locator.cwd,
             model=settings.model or None,
-            permission_mode=settings.permission_mode or "auto",
+            permission_mode=grant.permission_mode,
             options=dict(settings.options),
         )
+
+    @property
+    def _runs(self) -> bool:
+        return self._desk.machine.state is TurnState.RUNNING and self._desk.reader is not None
+
+    def _begin_asking(self, grant: Grant) -> Asking:
+        assert self._desk.request is not None
+        expiry_s = self._desk.request.request_expiry_s
+        self._asking = Asking(
+            self._desk,
+            self._timers,
+            mode=grant.permission_mode,
+            expiry_s=expiry_s if expiry_s is not None else self._desk.parts.limits.request_expiry_s,
+        )
+        return self._asking
+
+    async def _requests_came(self) -> Event | None:
+        """What the CLI asks while its turn runs. At any other time there is nobody to answer it, and the gate would say so."""
+        reader = self._desk.reader
+        came = reader.take_requests() if reader is not None else []
+        return await self._asking.take(came) if self._asking is not None and self._runs else None
+
+    async def _answer_came(self, came: AnswerCame) -> None:
+        if came.told.done():
+            return  # whoever asked has left
+        if self._asking is None or not self._runs:
+            came.told.set_exception(_no_such_request(came.request_id))
+            return
+        try:
+            await self._asking.answer(came.request_id, came.answer)
+        except StandfastError as error:
+            came.told.set_exception(error)
+        else:
+            if not came.told.done():
+                came.told.set_result(None)
+
+    def _refuse_answers(self) -> None:
+        for told in list(self._answers):
+            if not told.done():
+                told.set_exception(_no_such_request(""))
 
     async def _slot_ready(self, ready: SlotReady) -> Event | None:
         assert self._desk.reader is not None
@@ -336,39 +440,36 @@ class TurnTask:
         if limit_s > 0:
             late = Cause("TURN_TIMEOUT", f"The turn's time limit of {limit_s:g} s ran out.")
             self._timers.arm("turn limit", limit_s, StopRequested(Outcome.TIMED_OUT, late))
-        if limits.silence_limit_s > 0:
-            silent = Cause("SILENCE_TIMEOUT", f"The CLI printed nothing for {limits.silence_limit_s:g} s.")
-            reader = self._desk.reader
-            reader.last_output_at = asyncio.get_running_loop().time()
-            self._timers.arm_silence(
-                limits.silence_limit_s, lambda: reader.last_output_at, StopRequested(Outcome.TIMED_OUT, silent)
-            )
+        silence_s = self._desk.request.silence_limit_s
+        self._watch_silence(silence_s if silence_s is not None else limits.silence_limit_s)
+        if self._was_queued:
+            # From here on it may have been sent: a restart finds it among the turns, and no longer in the queue.
+            await self._ending.durably(lambda: self._desk.parts.store.dequeue(self.key))
         # Once, and never again: whatever becomes of it, the message is not handed over a second time.
         with suppress(StandfastError):  # how the stream ended, its reader learns
             await self._desk.reader.send_message(self._desk.admission_jws, self._desk.request.message.text)
+
+    def _watch_silence(self, limit_s: float) -> None:
+        """A CLI that prints nothing for that long is ended. While it waits for a person it is not silent."""
+        if limit_s <= 0:
+            return
+        reader, loop = self._desk.reader, asyncio.get_running_loop()
+        assert reader is not None
+        reader.last_output_at = loop.time()
+
+        def last_sign_at() -> float:
+            if self._asking is not None and self._asking.waits:
+                reader.last_output_at = loop.time()
+            return reader.last_output_at
+
+        silent = Cause("SILENCE_TIMEOUT", f"The CLI printed nothing for {limit_s:g} s.")
+        self._timers.arm_silence(limit_s, last_sign_at, StopRequested(Outcome.TIMED_OUT, silent))
 
     async def _interrupt(self, outcome: Outcome) -> None:
         assert self._desk.reader is not None
         self._timers.arm("interrupt", self._desk.parts.limits.interrupt_wait_s, StopTimedOut())
         with suppress(StandfastError):  # as above
             await self._desk.reader.interrupt(_INTERRUPT_CAUSES[outcome])
-
-    async def _native_request(self, request: NativeRequest) -> None:
-        """A request of the CLI. Of unknown kind: refused natively. A question waits for its answer, bounded."""
-        if self._desk.machine.state is not TurnState.RUNNING or self._desk.reader is None:
-            return
-        if request.kind == "UNKNOWN":
-            self._desk.warn("NATIVE_REQUEST_REFUSED", "The CLI asked for something that this runner does not know.")
-            with suppress(StandfastError):  # as above
-                await self._desk.reader.refuse_request(request)
-            return
-        wait_s = self._desk.parts.limits.question_wait_s
-        cause = Cause(
-            "UNANSWERED_QUESTION",
-            f"The CLI asked ({request.kind.lower()}) and nobody answered within {wait_s:g} s.",
-            (("request_id", request.request_id),),
-        )
-        self._timers.arm(f"request {request.request_id}", wait_s, StopRequested(Outcome.UNANSWERED_QUESTION, cause))
 
     def _close_attach(self) -> None:
         self._epochs[_ATTACH] += 1
@@ -426,7 +527,7 @@ class TurnTask:
 
         self._operation = self._group.create_task(operate())
 
-    def _put(self, source: str, posted: Posted, epoch: int | None = None) -> None:
+    def _put(self, source: str, posted: _Mail, epoch: int | None = None) -> None:
         # Each source posts a handful of things in a turn's life, so the bound is never met by an honest turn.
         self._mailbox.put_nowait((source, self._epoch(source) if epoch is None else epoch, posted))
 
@@ -454,4 +555,5 @@ class TurnTask:
             set_error(span, self._desk.standing.turn.failure.reason)
 
 
+_UP_TO_RUNNING = frozenset({TurnState.PREPARING, TurnState.ACTIVATING, TurnState.ADMITTING, TurnState.RUNNING})
 _ATTACHED = frozenset({TurnState.ACTIVATING, TurnState.ADMITTING, TurnState.RUNNING, TurnState.QUIESCING})

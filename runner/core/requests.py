@@ -26,7 +26,8 @@ from runner.core.values import ConversationKey, TurnKey
 MESSAGE_MAX_BYTES = 4 * 1024 * 1024
 ID_MAX_LENGTH = 128
 DEFAULT_TENANT = "local"
-PERMISSION_MODES = ("auto",)
+PERMISSION_MODES = ("auto", "ask", "deny")
+RULES_MAX = 100
 SETTING_MAX_LENGTH = 256
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -95,35 +96,69 @@ def check_agent(name: str, known: Sequence[str]) -> str:
     return name
 
 
-def check_settings(model: str, permission_mode: str, options: Mapping[str, str], known_options: Sequence[str]) -> None:
-    """The settings of a member's processes. Empty means the agent's default."""
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What an agent takes: permission modes, tools that a permission rule may name (none: it has no rules), options."""
+
+    permission_modes: Sequence[str]
+    rule_tools: Sequence[str]
+    options: Sequence[str]
+
+
+def check_settings(model: str, permission_mode: str, options: Mapping[str, str], takes: Takes) -> None:
+    """The settings of a member's processes. Empty means the agent's default, or what the conversation has already."""
     if model and (len(model) > SETTING_MAX_LENGTH or not _SETTING_VALUE.fullmatch(model)):
         raise SettingUnknownError(
             f"settings.model: expected at most {SETTING_MAX_LENGTH} printable characters with no leading dash; found "
             f"{model[:40]!r}.",
             {"field": "settings.model"},
         )
-    if permission_mode and permission_mode not in PERMISSION_MODES:
+    if permission_mode and permission_mode not in takes.permission_modes:
+        has_no_notion = permission_mode in PERMISSION_MODES
+        why = " This agent has no notion of it, and a mode that would do nothing is refused." if has_no_notion else ""
         raise SettingUnknownError(
-            f"settings.permission_mode: expected one of {', '.join(PERMISSION_MODES)}; found {permission_mode[:40]!r}. "
-            "Other modes come with the permission RPCs.",
-            {"field": "settings.permission_mode", "known": ",".join(PERMISSION_MODES)},
+            f"settings.permission_mode: expected one of {', '.join(takes.permission_modes)}; found "
+            f"{permission_mode[:40]!r}.{why}",
+            {"field": "settings.permission_mode", "known": ",".join(takes.permission_modes)},
         )
-    unknown = sorted(set(options) - set(known_options))
+    unknown = sorted(set(options) - set(takes.options))
     if unknown:
         raise SettingUnknownError(
-            f"settings.options: expected only {', '.join(known_options) or 'none'}; found {', '.join(unknown)[:200]}.",
+            f"settings.options: expected only {', '.join(takes.options) or 'none'}; found {', '.join(unknown)[:200]}.",
             {"field": "settings.options", "unknown": ",".join(unknown)[:200]},
         )
 
 
-def check_when_busy(name: str) -> None:
-    """`name`: REJECT or empty. The others come with the queue and with steering."""
-    if name not in ("", "REJECT"):
+def check_rules(field: str, rules: Sequence[str], takes: Takes) -> None:
+    """Permission rules, as far as they are the same for every agent: a tool's name, and a pattern in brackets after it."""
+    if rules and not takes.rule_tools:
+        raise SettingUnknownError(
+            f"{field}: this agent has no rules per tool; leave them out, or choose a permission mode.", {"field": field}
+        )
+    if len(rules) > RULES_MAX:
+        raise SettingUnknownError(f"{field}: expected at most {RULES_MAX}, found {len(rules)}.", {"field": field})
+    for rule in rules:
+        if rule.partition("(")[0] not in takes.rule_tools:
+            raise SettingUnknownError(
+                f"{field}: expected TOOL or TOOL(PATTERN) with a tool of {', '.join(takes.rule_tools)}; found {rule[:80]!r}. "
+                "The CLI would take another name in silence.",
+                {"field": field, "known": ",".join(takes.rule_tools)},
+            )
+
+
+def check_when_busy(name: str, *, steer: str) -> None:
+    """`name`: REJECT, QUEUE, STEER or empty. `steer`: the agent's word on steering, "yes" or "no: why"."""
+    if name == "STEER" and steer != "yes":
+        why = steer.partition(": ")[2] or "it has no native way to"
         raise WhenBusyUnsupportedError(
-            f"when_busy: expected REJECT, found {name}. This build has no queue and cannot steer; retry when the "
-            "running turn is over.",
-            {"field": "when_busy", "known": "REJECT"},
+            f"when_busy: expected REJECT or QUEUE, found STEER. This agent cannot be steered: {why}. QUEUE sends the message "
+            "when the running turn is over.",
+            {"field": "when_busy", "known": "REJECT,QUEUE", "why": why},
+        )
+    if name not in ("", "REJECT", "QUEUE", "STEER"):
+        raise WhenBusyUnsupportedError(
+            f"when_busy: expected REJECT, QUEUE or STEER, found {name}.",
+            {"field": "when_busy", "known": "REJECT,QUEUE,STEER"},
         )
 
 

@@ -27,6 +27,9 @@ class AgentEntry:
     make_driver: Callable[[Opening], Driver]
     settings_per_process: tuple[str, ...]
     settings_per_turn: tuple[str, ...]
+    permission_modes: tuple[str, ...] = ("auto",)  # those that this CLI has a notion of
+    rule_tools: tuple[str, ...] = ()  # tools that a permission rule may name; none: the CLI has no such rules
+    rejects_questions: bool = False  # a question can be rejected natively; else the turn is interrupted for it
     options: tuple[str, ...] = ()  # names of further settings, all per process
     capabilities: tuple[tuple[str, str], ...] = ()  # "yes", "no: why" or "later: why"
 
@@ -39,15 +42,18 @@ AGENTS: tuple[AgentEntry, ...] = (
         names_session="HOST",
         naming_frames=frozenset({"system/init"}),
         make_driver=lambda opening: claude_code.ClaudeCodeDriver(opening.start_offset),
-        settings_per_process=("model", "permission_mode"),
+        settings_per_process=("model", "permission_mode", "allow_rules", "deny_rules"),
         settings_per_turn=(),
+        permission_modes=("auto", "ask", "deny"),
+        rule_tools=claude_code.RULE_TOOLS,
+        rejects_questions=True,
         options=("max_retries",),
         capabilities=(
             ("cancel", "yes"),
             ("resume", "yes"),
             ("sub_agents", "yes"),
-            ("questions", "later: they come with the question RPCs"),
-            ("permissions", "later: they come with the permission RPCs"),
+            ("questions", "yes"),
+            ("permissions", "yes"),
             ("fork", "later: it comes with forks"),
             ("compact", "later: it comes with native commands"),
             ("steer", "no: this CLI joins what is sent while a turn runs into one message"),

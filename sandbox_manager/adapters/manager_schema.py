@@ -148,6 +148,12 @@ def m001_records(db: sqlite_utils.Database) -> None:
     )
 
 
+@migrations()
+def m002_permissions(db: sqlite_utils.Database) -> None:
+    """A member's permission mode and rules. JSON; unknown for a member that was never granted any."""
+    _table(db, "members").add_column("permissions", str)
+
+
 def _create(db: sqlite_utils.Database, name: str, key: tuple[str, ...], listed: str) -> None:
     """A table with its key columns, then those listed in their order, then the revision."""
     types: dict[str, type] = dict.fromkeys(key, str)

@@ -45,6 +45,7 @@ class PrepareWish:
     agent: str
     settings: ProcessSettings
     locator: NativeLocator | None
+    says_permissions: bool = True  # False: the conversation's last ones hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ class Granting:
         assert member is not None
         # A session without a settled turn is begun anew: what an interrupted one left must not pass for history.
         locator = saved or self._fresh_locator(member, ready)
+        if not wish.says_permissions and member.permissions is not None:
+            # A turn that says nothing of it must not undo what the conversation was told before.
+            wish = replace(
+                wish, settings=ProcessSettings.of(wish.settings.model, member.permissions, wish.settings.options)
+            )
         kept = member.kept
         may_reuse = kept is not None and _fits(kept, ready, wish.settings, member)
         activation = ActivationRecord(
@@ -106,6 +112,7 @@ class Granting:
             member,
             activation_generation=activation.activation_generation,
             process_generation=activation.process_generation,
+            permissions=wish.settings.permissions,
         )
         await self._parts.store.commit(
             [
@@ -155,8 +162,10 @@ class Granting:
             "agent": member.agent,
             "settings": {
                 "model": activation.settings.model,
-                "permission_mode": activation.settings.permission_mode,
+                "permission_mode": activation.settings.permissions.mode,
                 "options": dict(activation.settings.options),
+                "allow_rules": list(activation.settings.permissions.allow_rules),
+                "deny_rules": list(activation.settings.permissions.deny_rules),
             },
             "settings_digest": activation.settings.digest,
             "locator": {

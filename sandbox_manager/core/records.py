@@ -20,6 +20,7 @@ from sandbox_manager.core.values import (
     StoreRecord,
     Verdict,
 )
+from standfast_chassis.canonical_json import sha256_hex
 
 
 class TurnState(Enum):
@@ -83,13 +84,38 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
+class Permissions:
+    """What a conversation's agent may do with nobody asked. `mode` is auto, ask or deny; rules are in the agent's notation."""
+
+    mode: str = "auto"
+    allow_rules: tuple[str, ...] = ()
+    deny_rules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """What a member's processes are started with. `digest` is over the canonical JSON of the three others."""
+    """What a member's processes are started with. `digest` is over the canonical JSON of the others."""
 
     model: str | None
-    permission_mode: str
+    permissions: Permissions
     options: tuple[tuple[str, str], ...]
     digest: str
+
+    @classmethod
+    def of(
+        cls, model: str | None, permissions: Permissions, options: tuple[tuple[str, str], ...] = ()
+    ) -> ProcessSettings:
+        """With its digest: equal settings, equal digest."""
+        digest = sha256_hex(
+            {
+                "model": model,
+                "permission_mode": permissions.mode,
+                "options": dict(options),
+                "allow_rules": list(permissions.allow_rules),
+                "deny_rules": list(permissions.deny_rules),
+            }
+        )
+        return cls(model, permissions, options, digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +184,7 @@ class MemberRecord:
     disposition: ProcessDisposition | None = None
     disposition_reason: str | None = None
     interrupted_turn: str | None = None
+    permissions: Permissions | None = None  # the newest granted ones: a turn that says none keeps them
     revision: int = 0
 
     @property

@@ -322,6 +322,8 @@ class LaunchSettings:
     options: tuple[tuple[str, str], ...] = ()
     isolated: bool = True  # False on `local`
     store: str = ""  # the locator's, relative to `home`; empty where the CLI is to name it
+    allow_rules: tuple[str, ...] = ()
+    deny_rules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

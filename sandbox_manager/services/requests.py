@@ -6,7 +6,7 @@ import re
 
 from sandbox_manager.agents.errors import AgentError
 from sandbox_manager.agents.registry import AGENTS
-from sandbox_manager.core.records import ConversationRef, ProcessSettings
+from sandbox_manager.core.records import ConversationRef, Permissions, ProcessSettings
 from sandbox_manager.core.refusals import (
     AgentUnknownError,
     IdInvalidError,
@@ -15,7 +15,6 @@ from sandbox_manager.core.refusals import (
 )
 from sandbox_manager.core.values import LaunchSettings, NativeLocator
 from standfast.types.v1 import types_pb2
-from standfast_chassis.canonical_json import sha256_hex
 from standfast_chassis.limits import MESSAGE_MAX_BYTES
 
 DEFAULT_TENANT = "local"
@@ -87,7 +86,9 @@ def checked_locator(field: str, locator: types_pb2.NativeLocator) -> NativeLocat
 def checked_settings(agent: str, settings: types_pb2.AgentSettings) -> ProcessSettings:
     """What a member's processes are started with, as far as the agent takes it."""
     model = settings.model or None
-    permission_mode = settings.permission_mode or DEFAULT_PERMISSION_MODE
+    permissions = Permissions(
+        settings.permission_mode or DEFAULT_PERMISSION_MODE, tuple(settings.allow_rules), tuple(settings.deny_rules)
+    )
     options = tuple(sorted(settings.options.items()))
     # The agent's file is asked itself, so that there is one list of what it takes. Places and secret do not matter to it here.
     probe = LaunchSettings(
@@ -101,16 +102,18 @@ def checked_settings(agent: str, settings: types_pb2.AgentSettings) -> ProcessSe
         model_base_url="http://127.0.0.1",
         slot_secret="-",
         model=model,
-        permission_mode=permission_mode,
+        permission_mode=permissions.mode,
         options=options,
+        allow_rules=permissions.allow_rules,
+        deny_rules=permissions.deny_rules,
     )
     try:
         AGENTS[agent].launch(probe)
     except AgentError as error:
         raise SettingUnknownError(error.message, error.metadata) from error
-    return ProcessSettings(model, permission_mode, options, settings_digest(model, permission_mode, options))
+    return ProcessSettings.of(model, permissions, options)
 
 
-def settings_digest(model: str | None, permission_mode: str, options: tuple[tuple[str, str], ...]) -> str:
-    """Digest of what a process was started with: equal settings, equal digest."""
-    return sha256_hex({"model": model, "permission_mode": permission_mode, "options": dict(options)})
+def says_permissions(settings: types_pb2.AgentSettings) -> bool:
+    """Whether the turn sets the conversation's permissions; else the last ones hold."""
+    return bool(settings.permission_mode or settings.allow_rules or settings.deny_rules)

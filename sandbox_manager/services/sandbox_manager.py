@@ -39,6 +39,7 @@ from sandbox_manager.services.requests import (
     checked_ref,
     checked_settings,
     checked_text,
+    says_permissions,
 )
 from standfast.sandbox.v1 import sandbox_manager_pb2 as pb
 from standfast.sandbox.v1 import sandbox_manager_pb2_grpc
@@ -107,6 +108,7 @@ class SandboxManager(sandbox_manager_pb2_grpc.SandboxManagerServiceServicer):
                 agent=agent,
                 settings=checked_settings(agent, request.settings),
                 locator=checked_locator("locator", request.locator) if request.HasField("locator") else None,
+                says_permissions=says_permissions(request.settings),
             )
         )
         activation, host = grant.activation, grant.host
@@ -125,6 +127,7 @@ class SandboxManager(sandbox_manager_pb2_grpc.SandboxManagerServiceServicer):
             lease_ms=int(self._parts.leases.lease_s * 1000),
             interrupted_turn_id=grant.interrupted_turn or "",
             host_public_key_jwk=host.public_key_jwk,
+            permission_mode=activation.settings.permissions.mode,
         )
 
     async def AdmitTurn(self, request: pb.AdmitTurnRequest, context: Context) -> pb.AdmitTurnResponse:

@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from standfast.runner.v1 import runner_pb2 as pb
 from standfast_client.exit_codes import Exit, exit_of_turn
@@ -20,6 +21,14 @@ from standfast_client.turn_stream import TurnStream
 SECOND_PRESS_S = 2.0
 # A cancelled turn is followed this long; the runner's own bound is shorter.
 CANCELLED_END_S = 60.0
+
+
+class Answering(Protocol):
+    """Somebody who answers what the agent asks."""
+
+    def event(self, event: pb.TurnEvent) -> None:
+        """An event came. Must not wait."""
+
 
 INTERRUPT_HELP = (
     "Ctrl-C ends the view, not the turn; pressed again within 2 s it cancels the turn. With --cancel-on-interrupt the first "
@@ -34,10 +43,11 @@ async def follow(
     view: TurnView,
     *,
     cancel_on_interrupt: bool,
+    answering: Answering | None = None,
 ) -> int:
-    """Shows the turn until its last event; returns the exit code. Raises ClientError."""
+    """Shows the turn until its last event; returns the exit code. Raises ClientError. `answering` is told what is asked."""
     with _presses() as presses:
-        showing = asyncio.create_task(_show(stream, view))
+        showing = asyncio.create_task(_show(stream, view, answering))
         try:
             if await _shown_before_press(showing, presses):
                 return showing.result()
@@ -59,13 +69,15 @@ async def follow(
             await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _show(stream: TurnStream, view: TurnView) -> int:
+async def _show(stream: TurnStream, view: TurnView, answering: Answering | None) -> int:
     is_gap_told = False
     async for event in stream:
         if stream.resume == pb.RESUME_GAP and not is_gap_told:
             is_gap_told = True
             view.gap()
         view.event(event)
+        if answering is not None:
+            answering.event(event)
     return exit_of_turn(stream.result)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import sys
 from pathlib import Path
@@ -25,17 +26,58 @@ from standfast_client.commands.options import (
 from standfast_client.exit_codes import EXIT_CODES_HELP, Exit
 from standfast_client.plain import plain
 from standfast_client.screen.records import show_turn
-from standfast_client.sdk import DEFAULT_AGENT, Expect, StandfastClient, new_id
+from standfast_client.sdk import (
+    DEFAULT_AGENT,
+    Expect,
+    Permissions,
+    StandfastClient,
+    TurnLimits,
+    WhenBusy,
+    new_id,
+)
 
 Agent = Annotated[str, typer.Option("--agent", help="The agent.")]
 CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="The first Ctrl-C cancels the turn instead of leaving the view.")
 ]
 Model = Annotated[str | None, typer.Option("--model", help="The model's name. Default: the agent's.")]
+PermissionMode = Annotated[
+    str | None,
+    typer.Option(
+        "--permission-mode",
+        metavar="MODE",
+        help="auto (allow inside the sandbox), ask or deny. Default: what the conversation has, auto at first.",
+    ),
+]
+AllowRules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="RULE", help="A tool that may be used unasked, e.g. 'Bash(git *)'; may be repeated."
+    ),
+]
+DenyRules = Annotated[
+    list[str] | None, typer.Option("--deny", metavar="RULE", help="A tool that may never be used; may be repeated.")
+]
+RequestExpiry = Annotated[
+    float | None,
+    typer.Option(
+        "--request-expiry-s",
+        min=0.001,
+        help="How long a permission or a question waits for its answer. Default: the runner's.",
+    ),
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A further setting of the agent; may be repeated."),
 ]
+
+
+class Busy(enum.StrEnum):
+    """The words of --when-busy."""
+
+    REJECT = "reject"
+    QUEUE = "queue"
+    STEER = "steer"
 
 
 def expected_of(is_new: bool | None, conversation_id: str | None) -> Expect:
@@ -105,6 +147,25 @@ def turn(
     turn_limit_s: Annotated[
         float | None, typer.Option("--turn-limit-s", min=0.001, help="Time limit of the turn. Default: the runner's.")
     ] = None,
+    silence_limit_s: Annotated[
+        float | None,
+        typer.Option(
+            "--silence-limit-s", min=0.001, help="How long the agent may print nothing. Default: the runner's."
+        ),
+    ] = None,
+    request_expiry_s: RequestExpiry = None,
+    when_busy: Annotated[
+        Busy,
+        typer.Option(
+            "--when-busy", help="While another turn runs: refuse, queue in order, or hand it to the running turn."
+        ),
+    ] = Busy.REJECT,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Return once the message is accepted or queued; `watch` follows it.")
+    ] = False,
+    permission_mode: PermissionMode = None,
+    allow: AllowRules = None,
+    deny: DenyRules = None,
     cancel_on_interrupt: CancelOnInterrupt = False,
     as_json: AsJson = False,
     runner: RunnerAddress = None,
@@ -116,6 +177,28 @@ def turn(
     settings = options_of(options)
     conversation_id = conversation if conversation is not None else new_id("c")
     view = view_of(as_json)
+    permissions = Permissions(permission_mode or "", allow or (), deny or ())
+    limits = TurnLimits(turn_limit_s, silence_limit_s, request_expiry_s)
+    busy = WhenBusy[when_busy.name]
+
+    async def send(client: StandfastClient) -> int:
+        sent = await client.send_message(
+            conversation_id,
+            text,
+            expect=expect,
+            agent=agent,
+            turn_id=turn_id,
+            model=model,
+            options=settings,
+            when_busy=busy,
+            permissions=permissions,
+            limits=limits,
+        )
+        if as_json:
+            print_json(plain(sent))
+        else:
+            typer.echo(f"{sent.state}. Follow it: standfast watch {conversation_id} {sent.turn_id}", err=True)
+        return Exit.COMPLETED
 
     async def work(client: StandfastClient) -> int:
         stream = client.start_turn(
@@ -127,7 +210,9 @@ def turn(
             model=model,
             options=settings,
             include_raw=raw,
-            turn_limit_s=turn_limit_s,
+            when_busy=busy,
+            permissions=permissions,
+            limits=limits,
         )
         # Before anything can fail: whoever must retry needs both ids.
         if as_json:
@@ -136,13 +221,14 @@ def turn(
             typer.echo(f"conversation {conversation_id}", err=True)
         return await follow(client, conversation_id, stream, view, cancel_on_interrupt=cancel_on_interrupt)
 
-    with_runner(runner, state, tenant, as_json, work)
+    with_runner(runner, state, tenant, as_json, send if no_wait else work)
 
 
 turn.__doc__ = f"""Sends one message and shows the turn.
 
 The text goes to the agent byte for byte: nothing is trimmed, and a leading / or - is text (put `--` before a message that begins with -).
-The answer is on standard output, all else on standard error. {INTERRUPT_HELP}
+The answer is on standard output, all else on standard error. What the agent asks is shown; `answer` answers it, `chat` asks you.
+{INTERRUPT_HELP}
 
 {EXIT_CODES_HELP}"""
 

@@ -78,11 +78,18 @@ def show_turn(console: Console, turn: pb.Turn) -> None:
 
 
 def agents_table(agents: list[pb.Agent]) -> Table:
-    """One row an agent."""
-    table = Table("agent", "version", "capabilities", box=None)
+    """One row a capability of an agent: whether it can, and why not."""
+    table = Table("agent", "version", "capability", "can", "why", box=None)
     for one in agents:
-        can = ", ".join(f"{name}: {value}" for name, value in sorted(one.capabilities.items()))
-        table.add_row(_text(one.name), _text(one.version), _text(can))
+        name, version = one.name, one.version
+        for capability, value in sorted(one.capabilities.items()):
+            can, _, why = value.partition(": ")
+            table.add_row(
+                escape(shown(name)), escape(shown(version)), _text(capability), _text(can), escape(shown(why))
+            )
+            name, version = "", ""
+        if name:
+            table.add_row(_text(name), _text(version), "-", "-", "")
     return table
 
 

@@ -17,6 +17,7 @@ from standfast.runner.v1 import runner_pb2 as pb
 from standfast_client.errors import ClientError
 from standfast_client.plain import plain, word
 from standfast_client.screen.control_characters import shown
+from standfast_client.screen.waiting_views import held_text
 
 INPUT_SHOWN_CHARS = 200
 
@@ -121,7 +122,17 @@ class TextView:
                 warning = event.warning
                 self._note(f"[yellow]{_safe(warning.code)}: {_safe(warning.message)}[/yellow]")
             case "native_request":
-                self._note(f"[yellow]the agent asks ({_safe(event.native_request.kind)})[/yellow]")
+                self._request(event.native_request, "the agent")
+            case "native_request_closed":
+                self._request_closed(event.native_request_closed)
+            case "queued":
+                behind = f" behind {event.queued.ahead} others" if event.queued.ahead else ""
+                self._note(f"[dim]queued{behind}; it goes when turn {_safe(event.queued.running_turn)} is over[/dim]")
+            case "held":
+                self._note(f"[yellow]{held_text(event.held)}[/yellow]")
+                self._note("  go on with: standfast queue release CONVERSATION")
+            case "dequeued":
+                self._note("[dim]its turn has come[/dim]")
             case "raw_frame":
                 self._note(f"[dim]raw {_safe(_short(event.raw_frame.frame.decode('utf-8', 'replace')))}[/dim]")
             case "ended":
@@ -188,8 +199,18 @@ class TextView:
         if turn.HasField("failure") and turn.failure.reason:
             self._note(f"  [red]{_safe(turn.failure.reason)}[/red] {_safe(turn.failure.message)}")
 
+    def _request(self, request: pb.NativeRequest, who: str) -> None:
+        what = f"to use {_safe(request.tool)}" if request.kind == "PERMISSION" else _safe(request.kind.lower())
+        self._note(f"[yellow]{who} asks {what}[/yellow] [dim]request {_safe(request.request_id)}[/dim]")
+
+    def _request_closed(self, closed: pb.NativeRequestClosed) -> None:
+        end, answer = word(closed, "end") or "?", f": {closed.answer}" if closed.answer else ""
+        self._note(f"[dim]request {_safe(closed.request_id)}: {end}{answer}[/dim]")
+
     def _of_sub_agent(self, event: pb.TurnEvent) -> None:
         match event.WhichOneof("body"):
+            case "native_request":
+                self._request(event.native_request, "a sub-agent")
             case "assistant_message":
                 self._note(f"  [dim]sub-agent: {_safe(_short(event.assistant_message.text))}[/dim]")
             case "tool_call":

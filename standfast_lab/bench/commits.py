@@ -25,6 +25,7 @@ from sandbox_manager.core.records import (
     LocatorRecord,
     Marks,
     MemberRecord,
+    Permissions,
     ProcessSettings,
     SettlementRecord,
     StoreRecordRow,
@@ -47,7 +48,7 @@ _CLIENTS = 64
 _DIGEST = "0" * 64
 _TOKEN = "t" * 1200
 _TENANT = "bench"
-_SETTINGS = ProcessSettings(None, "auto", (), _DIGEST)
+_SETTINGS = ProcessSettings(None, Permissions(), (), _DIGEST)
 _RATE_GOAL = 500.0
 
 

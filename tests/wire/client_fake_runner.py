@@ -44,10 +44,18 @@ CODES = {
     "CONVERSATION_UNKNOWN": grpc.StatusCode.NOT_FOUND,
     "TURN_UNKNOWN": grpc.StatusCode.NOT_FOUND,
     "MANAGER_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
+    "ANSWER_INVALID": grpc.StatusCode.INVALID_ARGUMENT,
+    "NATIVE_REQUEST_UNKNOWN": grpc.StatusCode.NOT_FOUND,
+    "NATIVE_REQUEST_CLOSED": grpc.StatusCode.FAILED_PRECONDITION,
+    "TURN_NOT_QUEUED": grpc.StatusCode.FAILED_PRECONDITION,
+    "QUEUE_FULL": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "NO_HOST": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "CAPABILITY_NOT_BUILT": grpc.StatusCode.UNIMPLEMENTED,
     "INTERNAL": grpc.StatusCode.INTERNAL,
 }
+
+
+CAN = {"resume": "yes", "steer": "no: it joins messages"}
 
 
 def key(conversation_id: str) -> types.ConversationKey:
@@ -111,6 +119,11 @@ class Script:
     held: asyncio.Event = field(default_factory=asyncio.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
     end_quietly: bool = False
+    pending: list[pb.PendingRequest] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+    queue: pb.Queue = field(default_factory=pb.Queue)
+    sent: list[pb.StartTurnRequest] = field(default_factory=list)
+    wrong_answers: int = 0  # so many answers are refused first
 
     def refuse(self) -> None:
         if self.refusal is not None:
@@ -155,6 +168,45 @@ class FakeRunner:
         self.script.release.set()
         return pb.CancelTurnResponse(turn=turn_record(request.turn_id))
 
+    async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
+        self.script.refuse()
+        self.script.sent.append(request.turn)
+        return pb.SendMessageResponse(turn=pb.Turn(turn_id=request.turn.turn_id, state="QUEUED"))
+
+    async def ListPendingRequests(
+        self, request: pb.ListPendingRequestsRequest, context: Context
+    ) -> pb.ListPendingRequestsResponse:
+        return pb.ListPendingRequestsResponse(requests=self.script.pending)
+
+    def _answer(self, request: Any) -> None:
+        self.script.answers.append(request)
+        self.script.refuse()
+        if len(self.script.answers) <= self.script.wrong_answers:
+            raise ScriptedError("ANSWER_INVALID")
+        self.script.release.set()
+
+    async def AnswerPermission(
+        self, request: pb.AnswerPermissionRequest, context: Context
+    ) -> pb.AnswerPermissionResponse:
+        self._answer(request)
+        return pb.AnswerPermissionResponse(turn_id="t-1")
+
+    async def AnswerQuestion(self, request: pb.AnswerQuestionRequest, context: Context) -> pb.AnswerQuestionResponse:
+        self._answer(request)
+        return pb.AnswerQuestionResponse(turn_id="t-1")
+
+    async def ListQueue(self, request: pb.ListQueueRequest, context: Context) -> pb.ListQueueResponse:
+        return pb.ListQueueResponse(queue=self.script.queue)
+
+    async def ReleaseQueue(self, request: pb.ReleaseQueueRequest, context: Context) -> pb.ReleaseQueueResponse:
+        self.script.queue.ClearField("held")
+        return pb.ReleaseQueueResponse(queue=self.script.queue)
+
+    async def CancelQueued(self, request: pb.CancelQueuedRequest, context: Context) -> pb.CancelQueuedResponse:
+        self.script.refuse()
+        self.script.cancelled.append(request.turn_id)
+        return pb.CancelQueuedResponse(turn=turn_record(request.turn_id, outcome=types.OUTCOME_CANCELLED))
+
     async def GetTurn(self, request: pb.GetTurnRequest, context: Context) -> pb.GetTurnResponse:
         for turn in self.script.turns:
             if turn.turn_id == request.turn_id:
@@ -194,9 +246,7 @@ class FakeRunner:
         return pb.RemoveConversationResponse()
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
-        return pb.ListAgentsResponse(
-            agents=[pb.Agent(name="claude-code", version="2.1.220", capabilities={"resume": "yes"})]
-        )
+        return pb.ListAgentsResponse(agents=[pb.Agent(name="claude-code", version="2.1.220", capabilities=CAN)])
 
     async def GetBuildInfo(self, request: pb.GetBuildInfoRequest, context: Context) -> pb.GetBuildInfoResponse:
         return pb.GetBuildInfoResponse(

@@ -612,6 +612,20 @@ class House:
         )
         return await self.follow(self.stub.WatchTurn(request, timeout=WAIT_S))
 
+    async def watch_some(self, turn_id: str) -> list[str]:
+        """The kinds of the events that are recorded by now."""
+        key = types_pb2.ConversationKey(conversation_id="c1")
+        last = (await self.get(turn_id)).last_sequence
+        kinds: list[str] = []
+        call = self.stub.WatchTurn(pb.WatchTurnRequest(conversation=key, turn_id=turn_id), timeout=WAIT_S)
+        async for message in call:
+            if message.HasField("event"):
+                kinds.append(str(message.event.WhichOneof("body")))
+            if message.event.sequence >= last:
+                call.cancel()
+                break
+        return kinds
+
     async def follow(self, call: Any) -> Told:
         told = Told()
         try:

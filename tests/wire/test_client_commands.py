@@ -256,7 +256,11 @@ async def test_stop_rm_agents_cancel_and_version_answer() -> None:
     assert [done.code for done in (stop, rm, agents, cancel, version)] == [0, 0, 0, 0, 0]
     assert stop.lines[0]["sandbox_state"] == "STOPPED"
     assert script.removed == ["c-1"]
-    assert b"2.1.220" in agents.out
+    assert [row.split() for row in agents.out.decode().splitlines()] == [
+        ["agent", "version", "capability", "can", "why"],
+        ["claude-code", "2.1.220", "resume", "yes"],
+        ["steer", "no", "it", "joins", "messages"],
+    ]
     assert script.cancelled == ["t-1"]
     assert [line["component"] for line in version.lines] == ["client", "runner"]
 

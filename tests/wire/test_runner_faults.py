@@ -237,26 +237,6 @@ async def test_silence_ends_the_turn_as_timed_out(tmp_path: Path) -> None:
         assert (told.outcome, told.turn.failure.reason) == ("TIMED_OUT", "SILENCE_TIMEOUT")
 
 
-async def test_a_question_that_nobody_answers_ends_the_turn_and_says_so(tmp_path: Path) -> None:
-    async def asking(cli: Cli) -> None:
-        await cli.activate()
-        await cli.take_message()
-        await cli.begin()
-        request = {"subtype": "can_use_tool", "tool_name": "AskUserQuestion", "input": {}}
-        await cli.print_lines({"type": "control_request", "request_id": "q1", "request": request})
-        await until_interrupted(cli)
-        await cli.print_lines(cli.result(is_error=True, terminal_reason="aborted_tools"))
-        await cli.observed()
-
-    async with house_in(tmp_path / "state", settings=QUICK | {"question_wait_s": 0.2}) as house:
-        house.host.scripts = [asking]
-        told = await house.turn("t1")
-        assert (told.outcome, told.turn.failure.reason) == ("UNANSWERED_QUESTION", "UNANSWERED_QUESTION")
-        [asked] = [event.native_request for event in told.events if event.HasField("native_request")]
-        assert (asked.request_id, asked.kind) == ("q1", "QUESTION")
-        assert house.host.clis[0].interrupts[0] == "UNANSWERED_QUESTION"
-
-
 async def test_an_unknown_request_of_the_cli_is_refused_natively_and_the_turn_goes_on(house: House) -> None:
     async def asking(cli: Cli) -> None:
         await cli.activate()

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from runner.core.answers import Answer
 from runner.core.events import DriverEvent, FrameRead, NoiseLine
 from runner.drivers.claude_code import frames
+from runner.drivers.claude_code.asking import OpenRequests
 from runner.drivers.claude_code.reader import StreamReader
 from runner.drivers.line_framer import Line, LineFramer
 
 AGENT = "claude-code"
 VERSION = "2.1.220"
+RULE_TOOLS = (
+    "Agent",
+    "AskUserQuestion",
+    "Bash",
+    "Edit",
+    "Glob",
+    "Grep",
+    "NotebookEdit",
+    "Read",
+    "Skill",
+    "Task",
+    "WebFetch",
+    "WebSearch",
+    "Write",
+)
+"""Tools that a permission rule may name. It takes any other name in silence, so a rule that names one would do nothing."""
 
 
 class ClaudeCodeDriver:
@@ -18,7 +36,8 @@ class ClaudeCodeDriver:
 
     def __init__(self, start_offset: int = 0) -> None:
         self._framer = LineFramer(start_offset)
-        self._reader = StreamReader()
+        self._requests = OpenRequests()
+        self._reader = StreamReader(self._requests)
         self._message_id: str | None = None
         self._interrupts = 0
 
@@ -43,14 +62,17 @@ class ClaudeCodeDriver:
         self._message_id = message_id
         self._reader.message_written(message_id)
 
-    def steer_frames(self, text: str, *, message_id: str) -> list[bytes] | None:
-        """None: what is sent while a turn runs is joined with the next message."""
-        return None
-
     def interrupt_frames(self) -> list[bytes]:
         self._interrupts += 1
         # A kept process serves many activations: the message id keeps the request ids of two of them apart.
         return [frames.interrupt_frame(f"int-{self._message_id or 'none'}-{self._interrupts}")]
+
+    def answer_frames(self, request_id: str, answer: Answer) -> list[bytes]:
+        return [self._requests.answer(request_id, answer)]
+
+    def steer_frames(self, text: str, *, message_id: str) -> list[bytes] | None:
+        """None: what is sent while a turn runs is joined with the next message."""
+        return None
 
     def answer_unknown_frames(self, request_id: str) -> list[bytes]:
         why = "this driver does not answer requests of this kind"

@@ -151,7 +151,26 @@ def user_frame(text: str, *, message_id: str) -> bytes:
 
 
 def interrupt_frame(request_id: str) -> bytes:
-    return _line({"type": "control_request", "request_id": request_id, "request": {"subtype": "interrupt"}})
+    """The native interrupt. `cancel_queued`: a message that the CLI took and has not begun on is cancelled too; without it
+    the CLI answers and lets that message run (observed, as is the field: capability `interrupt_cancel_queued_v1`).
+    """
+    request = {"subtype": "interrupt", "cancel_queued": True}
+    return _line({"type": "control_request", "request_id": request_id, "request": request})
+
+
+def allow_frame(request_id: str, tool_input: dict[str, Any]) -> bytes:
+    """The call may be made. The CLI takes the input from the answer, so it is what the CLI itself showed."""
+    return _success(request_id, {"behavior": "allow", "updatedInput": tool_input})
+
+
+def deny_frame(request_id: str, message: str) -> bytes:
+    """The call may not be made; the model reads the message as the tool's result."""
+    return _success(request_id, {"behavior": "deny", "message": message})
+
+
+def _success(request_id: str, answer: dict[str, Any]) -> bytes:
+    response = {"subtype": "success", "request_id": request_id, "response": answer}
+    return _line({"type": "control_response", "response": response})
 
 
 def error_answer_frame(request_id: str, why: str) -> bytes:

@@ -10,7 +10,6 @@ from typing import Any
 
 from runner.core.events import (
     AssistantMessage,
-    NativeRequest,
     Normalised,
     ProviderRetry,
     TextDelta,
@@ -133,16 +132,3 @@ def usage_of(frame: Frame) -> Usage | None:
         cache_read_tokens=read_number(usage, "cache_read_input_tokens"),
         cache_write_tokens=read_number(usage, "cache_creation_input_tokens"),
     )
-
-
-def native_request(frame: Frame) -> NativeRequest | None:
-    """A request of the CLI; None where it has no id, since nothing could be answered then."""
-    request_id = frame.text("request_id")
-    if request_id is None:
-        return None
-    request = frame.object("request")
-    kind = "UNKNOWN"
-    if read_text(request, "subtype") == "can_use_tool":
-        asks_a_person = request.get("requires_user_interaction") is True
-        kind = "QUESTION" if asks_a_person or read_text(request, "tool_name") == "AskUserQuestion" else "PERMISSION"
-    return NativeRequest(request_id, kind, to_json(request))

@@ -33,8 +33,9 @@ from runner.core.events import (
     SessionSeen,
     Warned,
 )
+from runner.drivers.claude_code.asking import OpenRequests
 from runner.drivers.claude_code.frames import HANDSHAKE_REQUEST_ID, Frame, objects, read_text, whole_text
-from runner.drivers.claude_code.normalise import native_request, normalise, usage_of
+from runner.drivers.claude_code.normalise import normalise, usage_of
 
 RETIRE_API_RETRY = "API_RETRY_SEEN"
 RETIRE_NO_LIFECYCLE = "NO_LIFECYCLE"
@@ -56,7 +57,8 @@ class Phase(Enum):
 class StreamReader:
     """One activation's frames, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: OpenRequests) -> None:
+        self._requests = requests
         self.phase = Phase.BEFORE_MESSAGE
         self._message_id: str | None = None
         self._process_is_new = False
@@ -91,9 +93,10 @@ class StreamReader:
         if frame.type == "control_response":
             return self._control_response(frame)
         if frame.type == "control_request":
-            request = native_request(frame)
             # Never held: a request that nobody answers hangs the CLI.
-            return [request] if request is not None else []
+            return [*self._requests.ask(frame)]
+        if frame.type == "control_cancel_request":
+            return [*self._requests.withdraw(frame)]
         if frame.type == "result" and frame.is_root and self._is_refusal(frame):
             self._handshake_pending = False
             return [_refusal(frame)]
@@ -110,6 +113,8 @@ class StreamReader:
             case "system/background_tasks_changed":
                 self._background = [read_text(task, "task_id") or "" for task in objects(frame.list("tasks"))]
             case _:
+                if frame.kind == "system/task_started":
+                    self._requests.note_task(frame)
                 if frame.kind == "system/api_retry":
                     bodies += self._retire(RETIRE_API_RETRY)
                 bodies += self._content(normalise(frame), frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.core.answers import Answer, AnswerShapeError
 from runner.core.events import DriverEvent, FrameRead, NoiseLine
 from runner.drivers.line_framer import Line, LineFramer
 from runner.drivers.pi import frames
@@ -54,6 +55,10 @@ class PiDriver:
         self._interrupts += 1
         # A kept process serves many activations: the message id keeps the request ids of two of them apart.
         return [frames.abort_frame(f"int-{self._message_id or 'none'}-{self._interrupts}")]
+
+    def answer_frames(self, request_id: str, answer: Answer) -> list[bytes]:
+        """This CLI asks nothing that a person could answer."""
+        raise AnswerShapeError("no answer, since this CLI never asks", "one")
 
     def answer_unknown_frames(self, request_id: str) -> list[bytes]:
         return [frames.cancel_answer_frame(request_id)]

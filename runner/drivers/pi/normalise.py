@@ -92,4 +92,4 @@ def _retry(frame: Frame) -> ProviderRetry:
 def native_request(frame: Frame) -> NativeRequest | None:
     """A question of an extension; None where it has no id, since nothing could be answered then."""
     request_id = frame.text("id")
-    return None if request_id is None else NativeRequest(request_id, "UNKNOWN", to_json(frame.fields))
+    return None if request_id is None else NativeRequest(request_id, "other", to_json(frame.fields))

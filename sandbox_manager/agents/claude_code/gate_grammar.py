@@ -2,6 +2,7 @@
 
     handshake   {"type":"control_request","request_id":R,"request":{"subtype":"initialize"}}
     interrupt   {"type":"control_request","request_id":R,"request":{"subtype":"interrupt"}}
+                or the same request with "cancel_queued":true
     message     {"type":"user","uuid":U,"message":{"role":"user","content":[{"type":"text","text":T}]}}
                 or the same with a second block {"type":"text","text":""}: the listed decoration
     answer      {"type":"control_response","response":{"subtype":"success","request_id":R,"response":A}}, with A one of
@@ -45,8 +46,13 @@ def initialize_frame(request_id: str) -> bytes:
 
 
 def interrupt_frame(request_id: str) -> bytes:
-    """The native interrupt of the running turn."""
-    return _line({"type": "control_request", "request_id": request_id, "request": {"subtype": "interrupt"}})
+    """The native interrupt of the running turn.
+
+    With `cancel_queued` the CLI also cancels a message that it took and has not begun on. Without it such a message runs all the same
+    (observed: 15 of 40 interrupts within 50 ms of a message found it in that state), and whoever wrote the interrupt may be gone by then.
+    """
+    request = {"subtype": "interrupt", "cancel_queued": True}
+    return _line({"type": "control_request", "request_id": request_id, "request": request})
 
 
 def _line(value: dict[str, object]) -> bytes:
@@ -102,7 +108,10 @@ def _control(value: dict[str, object]) -> HandshakeFrame | InterruptFrame:
     require_keys(value, {"type", "request_id", "request"}, of="a control request")
     request_id = identifier(value["request_id"], "request_id")
     request = object_of(value["request"], "request")
-    require_keys(request, {"subtype"}, of="a control request's request")
+    if request.get("subtype") == "interrupt" and request.get("cancel_queued", True) is not True:
+        raise LineRefusedError("expected true as cancel_queued, found another value")
+    optional = {"cancel_queued"} if request.get("subtype") == "interrupt" else set()
+    require_keys(request, {"subtype"}, optional=optional, of="a control request's request")
     match request["subtype"]:
         case "initialize":
             return HandshakeFrame(request_id)

@@ -8,6 +8,9 @@ read by every slot.
 
 from __future__ import annotations
 
+import json
+import re
+
 from sandbox_manager.agents.errors import AgentLocatorError, AgentSettingError
 from sandbox_manager.core.values import LaunchSettings, LaunchSpec, NativeLocator, StoreLocation
 
@@ -22,9 +25,19 @@ DISALLOWED_TOOLS = (
     "Workflow",
     "EnterWorktree",
     "ExitWorktree",
+    # These two change the permission mode of the process, which is the conversation's.
+    "EnterPlanMode",
+    "ExitPlanMode",
 )
 
-_PERMISSION_MODES = {"auto": "bypassPermissions"}
+# `dontAsk` refuses natively whatever it would have to ask for, questions too (observed).
+_PERMISSION_MODES = {"auto": "bypassPermissions", "ask": "default", "deny": "dontAsk"}
+# Tools that act. In `ask` and `deny` each has an asking rule of its own: it is stronger than an allowing rule in the member's own settings
+# file, which a tool can write and the CLI obeys (observed), and it holds for commands too that the CLI thinks harmless.
+_ACTING_TOOLS = ("Bash", "Edit", "NotebookEdit", "WebFetch", "WebSearch", "Write")
+_RULE_TOOLS = frozenset({*_ACTING_TOOLS, "Agent", "AskUserQuestion", "Glob", "Grep", "Read", "Skill", "Task"})
+_RULE = re.compile(r"(?P<tool>[A-Za-z]+)(\([^(),\x00-\x1f\x7f]{1,200}\))?")
+_RULES_MAX = 100
 _OPTIONS = ("max_retries",)
 _OWN_DEFAULT_MODEL = "default"
 _SLUG_LENGTH_MAX = 200
@@ -34,8 +47,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def launch(settings: LaunchSettings) -> LaunchSpec:
     """One process: `--session-id` for a session that begins, `--resume` for one that is kept.
 
-    Raises AgentSettingError for a permission mode or an option that is not known here.
+    Raises AgentSettingError for a permission mode, a rule or an option that is not known here.
     """
+    allowed, denied = _rules("allow_rules", settings.allow_rules), _rules("deny_rules", settings.deny_rules)
     mode = _PERMISSION_MODES.get(settings.permission_mode)
     if mode is None:
         raise AgentSettingError(
@@ -54,14 +68,45 @@ def launch(settings: LaunchSettings) -> LaunchSpec:
         "--forward-subagent-text",
         "--permission-mode",
         mode,
+        # What it has to ask comes as a control request; without it there is no question, and what would ask is refused.
+        "--permission-prompt-tool",
+        "stdio",
         "--disallowedTools",
-        ",".join(DISALLOWED_TOOLS),
+        ",".join((*DISALLOWED_TOOLS, *denied)),
     ]
+    if allowed:
+        argv += ["--allowedTools", ",".join(allowed)]
+    if settings.permission_mode != "auto":
+        named = {_tool_of(rule) for rule in allowed}
+        asking = [tool for tool in _ACTING_TOOLS if tool not in named]
+        argv += ["--settings", json.dumps({"permissions": {"ask": asking}}, separators=(",", ":"))]
     # One word with "=": a model name that begins with "-" stays a value and is no option. Always given: without it the `model` of a
     # settings file, which a tool can write, chooses another (observed).
     argv.append(f"--model={settings.model or _OWN_DEFAULT_MODEL}")
     argv += ["--resume" if settings.resume else "--session-id", settings.native_session_id]
     return LaunchSpec(argv=tuple(argv), env=_environment(settings), cwd=settings.workspace)
+
+
+def _rules(name: str, rules: tuple[str, ...]) -> tuple[str, ...]:
+    """Rules as they are, each once. Raises AgentSettingError: the CLI is silent about a rule that it cannot read or that names no tool."""
+    if len(rules) > _RULES_MAX:
+        raise AgentSettingError(
+            f"claude-code: {name} are at most {_RULES_MAX}, not {len(rules)}",
+            {"agent": AGENT, "setting": name, "found": str(len(rules))},
+        )
+    for rule in rules:
+        if not _RULE.fullmatch(rule) or _tool_of(rule) not in _RULE_TOOLS:
+            known = ", ".join(sorted(_RULE_TOOLS))
+            raise AgentSettingError(
+                f"claude-code: a rule in {name} is TOOL or TOOL(PATTERN), the pattern without comma or bracket, with a tool of {known}; "
+                f"not {rule[:80]!r}",
+                {"agent": AGENT, "setting": name, "found": rule[:80]},
+            )
+    return tuple(dict.fromkeys(rules))
+
+
+def _tool_of(rule: str) -> str:
+    return rule.partition("(")[0]
 
 
 def _environment(settings: LaunchSettings) -> tuple[tuple[str, str], ...]:

@@ -43,6 +43,12 @@ def launch(settings: LaunchSettings) -> LaunchSpec:
 
     Raises AgentSettingError for a missing model, a permission mode or an option that is not known here.
     """
+    for name, rules in (("allow_rules", settings.allow_rules), ("deny_rules", settings.deny_rules)):
+        if rules:
+            raise AgentSettingError(
+                f"pi: {name} are none: this CLI has no rules per tool",
+                {"agent": AGENT, "setting": name, "found": rules[0][:80]},
+            )
     if settings.permission_mode != "auto":
         raise AgentSettingError(
             f"pi: permission_mode is auto, not {settings.permission_mode!r}: this CLI never asks before it uses a tool",

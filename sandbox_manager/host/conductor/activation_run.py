@@ -52,7 +52,7 @@ from sandbox_manager.host.conductor.sandbox import Sandbox
 from sandbox_manager.host.conductor.tap_recording import TapRecording
 from sandbox_manager.host.core import activation as machine
 from sandbox_manager.host.core.errors import AdmissionConflictError
-from sandbox_manager.host.core.gate import Admission, FrameKind, Gate, Refused
+from sandbox_manager.host.core.gate import Admission, FrameKind, Gate, Passed, Refused, TooLate
 from sandbox_manager.host.core.grant import Grant, read_admission
 from sandbox_manager.host.errors import (
     CliDiedError,
@@ -393,7 +393,9 @@ class ActivationRun:
                 )
             )
             return
-        if ruling.kind is FrameKind.MESSAGE:
+        if isinstance(ruling, TooLate):
+            _log.info("an answer came too late and was not written", activation_id=self.grant.activation_id)
+        elif ruling.kind is FrameKind.MESSAGE:
             await self._step(machine.MessageArrived(data))
         elif ruling.kind is FrameKind.INTERRUPT:
             self._interrupt_frame = data
@@ -419,7 +421,7 @@ class ActivationRun:
             ruling = self._gate.check(frame)
             if isinstance(ruling, Refused):
                 _log.warning("an interrupt frame was not passed; our own is used", gate_reason=ruling.reason)
-            elif ruling.kind is FrameKind.INTERRUPT:
+            elif isinstance(ruling, Passed) and ruling.kind is FrameKind.INTERRUPT:
                 self._interrupt_frame = frame
         if self._machine.state in (
             machine.ActivationState.FORWARDING,
@@ -499,6 +501,14 @@ class ActivationRun:
             await self._step(machine.MessageStarted())
         if self._machine.state is machine.ActivationState.FORWARDED and findings.end is not None:
             await self._step(machine.NativeEnded(findings.end))
+        elif (
+            self._machine.state is machine.ActivationState.FORWARDED
+            and self._machine.interrupted_by is not None
+            and findings.lifecycle_closed
+            and not findings.message_started
+        ):
+            # The interrupt found the message before the CLI had begun on it: it is cancelled there, and no end will come.
+            await self._step(machine.InterruptWaitOver())
         elif self._waits_for_lifecycle:
             await self._look_for_lifecycle()
 

@@ -29,6 +29,8 @@ def program_of(agent: SandboxAgent, grant: Grant, sandbox: Sandbox, slot: Hosted
         options=grant.options,
         isolated=hello.is_isolated,
         store=grant.locator.store,
+        allow_rules=grant.allow_rules,
+        deny_rules=grant.deny_rules,
     )
     spec = agent.launch(settings)
     return GuestProgram(

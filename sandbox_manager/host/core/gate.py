@@ -91,7 +91,16 @@ class Refused:
     why: str
 
 
-Ruling = Passed | Refused
+@dataclass(frozen=True, slots=True)
+class TooLate:
+    """An answer to a request that was open here and is no more: the CLI took it back, or its turn ended, while the answer was on its
+    way. It is not written, and breaks nothing.
+    """
+
+    request_id: str
+
+
+Ruling = Passed | Refused | TooLate
 
 
 class Grammar(Protocol):
@@ -125,6 +134,7 @@ class Gate:
         self._interrupts_left = _INTERRUPTS_MAX
         self._admission: Admission | None = None
         self._open_requests: frozenset[str] = frozenset()
+        self._seen_requests: set[str] = set()
         self._answered: set[str] = set()
 
     def admit(self, admission: Admission) -> None:
@@ -140,6 +150,7 @@ class Gate:
     def note_open_requests(self, request_ids: tuple[str, ...]) -> None:
         """The native requests that the tap shows as open. One that was answered stays answered."""
         self._open_requests = frozenset(request_ids)
+        self._seen_requests.update(request_ids)
 
     @property
     def unanswered(self) -> tuple[str, ...]:
@@ -157,6 +168,9 @@ class Gate:
         frame = self._grammar.classify(data, self._context)
         if isinstance(frame, FenceFrame):
             return self._fence(frame.request_id)
+        if isinstance(frame, AnswerFrame) and self._comes_too_late(frame.request_id):
+            self._answered.add(frame.request_id)
+            return TooLate(frame.request_id)
         if self.state is GateState.ENDED:
             return Refused("TURN_ENDED", "expected no frame after the turn's end, found one")
         match frame:
@@ -208,6 +222,10 @@ class Gate:
             )
         self.state = GateState.FORWARDED
         return Passed(FrameKind.MESSAGE)
+
+    def _comes_too_late(self, request_id: str) -> bool:
+        was_open = request_id in self._seen_requests and request_id not in self._answered
+        return was_open and (self.state is GateState.ENDED or request_id not in self._open_requests)
 
     def _answer(self, request_id: str) -> Ruling:
         if self.state is not GateState.FORWARDED:

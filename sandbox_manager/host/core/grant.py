@@ -49,6 +49,8 @@ class Grant:
     store: GrantedStore
     reuse_process_generation: int | None
     next_process_generation: int
+    allow_rules: tuple[str, ...] = ()
+    deny_rules: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, claims: Mapping[str, Any]) -> Grant:
@@ -97,6 +99,8 @@ class Grant:
             if claims.get("reuse_process_generation") is None
             else _number(claims, "reuse_process_generation"),
             next_process_generation=_number(claims, "next_process_generation"),
+            allow_rules=_texts(settings, "allow_rules"),
+            deny_rules=_texts(settings, "deny_rules"),
         )
 
 
@@ -130,6 +134,13 @@ def _text(claims: Mapping[str, Any], name: str, *, may_be_empty: bool = False) -
     if not isinstance(value, str) or not (value or may_be_empty):
         raise GrantInvalidError(name, "a text", type(value).__name__)
     return value
+
+
+def _texts(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = claims.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise GrantInvalidError(f"settings.{name}", "a list of texts", type(value).__name__)
+    return tuple(value)
 
 
 def _number(claims: Mapping[str, Any], name: str) -> int:

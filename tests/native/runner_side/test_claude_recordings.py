@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from runner.core.answers import Answer, AnswerShapeError, PermissionAnswer, QuestionAnswer
 from runner.core.events import (
     AssistantMessage,
     HandshakeAnswered,
@@ -15,6 +16,8 @@ from runner.core.events import (
     MessageStarted,
     NativeRequest,
     ProviderRetry,
+    Question,
+    QuestionOption,
     SessionReset,
     TextDelta,
     ToolCall,
@@ -235,10 +238,36 @@ def test_a_partial_answer_of_an_interrupted_turn_says_so() -> None:
 
 def test_questions_and_permissions_are_requests_with_their_ids() -> None:
     [question] = read_activation(activations("ask_user_question")[0]).of(NativeRequest)
-    assert question.kind == "QUESTION"
+    assert question.kind == "question"
     assert json.loads(question.payload_json)["input"]["questions"][0]["question"] == "Which colour?"
+    assert question.questions == (
+        Question(
+            "Colour",
+            "Which colour?",
+            (QuestionOption("Red", "warm"), QuestionOption("Blue", "cold")),
+            free_text=True,
+        ),
+    )
     [permission] = read_activation(activations("permission_can_use_tool")[0]).of(NativeRequest)
-    assert (permission.kind, permission.request_id) == ("PERMISSION", "fa1b4973-52ab-48a1-aadf-5ec4551d9c13")
+    assert (permission.kind, permission.request_id) == ("permission", "fa1b4973-52ab-48a1-aadf-5ec4551d9c13")
+    assert (permission.tool, permission.parent_id) == ("Bash", None)
+
+
+@pytest.mark.parametrize("name", ["ask_user_question", "permission_can_use_tool"])
+def test_the_answers_we_write_are_the_recorded_ones(name: str) -> None:
+    activation = activations(name)[0]
+    answers: dict[str, Answer] = {
+        "ask_user_question": QuestionAnswer((("Blue",),)),
+        "permission_can_use_tool": PermissionAnswer(allow=True),
+    }
+    reading = read_activation(activation)
+    [request] = reading.of(NativeRequest)
+    [frame] = reading.driver.answer_frames(request.request_id, answers[name])
+    rows = [json.loads(row) for row in (CAPTURES / f"{name}.jsonl").read_text().splitlines()]
+    recorded = [row["msg"] for row in rows if row["dir"] == "in" and row["msg"]["type"] == "control_response"]
+    assert json.loads(frame) == recorded[0]
+    with pytest.raises(AnswerShapeError):
+        reading.driver.answer_frames(request.request_id, answers[name])
 
 
 def test_usage_counts_the_turn_and_not_the_process() -> None:

@@ -56,6 +56,8 @@ ALLOW = {"behavior": "allow", "updatedInput": {"a": 1}}
 def test_the_listed_frames_are_recognised() -> None:
     assert classify(line(INITIALIZE)) == HandshakeFrame("r1")
     assert classify(line(INTERRUPT)) == InterruptFrame("r2")
+    with_queued = INTERRUPT | {"request": {"subtype": "interrupt", "cancel_queued": True}}
+    assert classify(line(with_queued)) == InterruptFrame("r2")
     assert classify(line(message("hi"))) == UserFrame(b"hi", "m1", literal=True)
     assert classify(line(message("hi", EMPTY))) == UserFrame(b"hi", "m1", literal=True)
     assert classify(line(answer(ALLOW))) == AnswerFrame("q1")
@@ -103,6 +105,12 @@ def test_any_text_is_decoded_to_its_own_bytes(text: str) -> None:
 DEEP = b"[" * 100_000
 
 FORBIDDEN: dict[str, bytes] = {
+    "an interrupt that keeps what is queued": line(
+        INTERRUPT | {"request": {"subtype": "interrupt", "cancel_queued": False}}
+    ),
+    "a handshake with a key of the interrupt": line(
+        INITIALIZE | {"request": {"subtype": "initialize", "cancel_queued": True}}
+    ),
     "no line end": line(INITIALIZE)[:-1],
     "two lines": line(INITIALIZE) * 2,
     "an empty line": b"\n",

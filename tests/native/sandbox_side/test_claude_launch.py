@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -60,7 +61,29 @@ def test_the_switches_that_make_one_prompt_one_turn_are_on() -> None:
     assert {"CronCreate", "ScheduleWakeup", "Workflow", "EnterWorktree"} <= set(disallowed)
     assert "--include-partial-messages" in spec.argv
     assert spec.argv[spec.argv.index("--permission-mode") + 1] == "bypassPermissions"
-    assert "--permission-prompt-tool" not in spec.argv
+    assert {"EnterPlanMode", "ExitPlanMode"} <= set(disallowed)
+
+
+@pytest.mark.parametrize(("mode", "native"), [("auto", "bypassPermissions"), ("ask", "default"), ("deny", "dontAsk")])
+def test_each_permission_mode_is_a_native_one_and_questions_come_in_all_of_them(mode: str, native: str) -> None:
+    argv = launch(permission_mode=mode).argv
+    assert argv[argv.index("--permission-mode") + 1] == native
+    assert argv[argv.index("--permission-prompt-tool") + 1] == "stdio"
+
+
+def test_what_must_be_asked_for_is_said_on_the_command_line_where_no_settings_file_outdoes_it() -> None:
+    assert "--settings" not in launch().argv
+    argv = launch(permission_mode="ask", allow_rules=("Bash(git *)",)).argv
+    asked = json.loads(argv[argv.index("--settings") + 1])["permissions"]["ask"]
+    assert asked == ["Edit", "NotebookEdit", "WebFetch", "WebSearch", "Write"]
+
+
+def test_rules_are_the_clis_own_and_a_denying_one_stands_beside_what_is_always_denied() -> None:
+    argv = launch(allow_rules=("Bash(git *)", "Read"), deny_rules=("WebFetch", "WebFetch")).argv
+    assert argv[argv.index("--allowedTools") + 1] == "Bash(git *),Read"
+    denied = argv[argv.index("--disallowedTools") + 1].split(",")
+    assert denied.count("WebFetch") == 1
+    assert "CronCreate" in denied
 
 
 def test_the_environment_is_whole_and_nothing_else() -> None:
@@ -89,6 +112,14 @@ def test_retries_are_set_by_an_option() -> None:
     "changes",
     [
         {"permission_mode": "plan"},
+        {"permission_mode": ""},
+        {"allow_rules": ("Bash,Edit",)},
+        {"allow_rules": ("Bash(a)(b)",)},
+        {"allow_rules": ("bash",)},
+        {"deny_rules": ("CronCreate(x",)},
+        {"deny_rules": ("--model=x",)},
+        {"deny_rules": ("Bash(a\nb)",)},
+        {"allow_rules": tuple(f"Bash(a{n})" for n in range(101))},
         {"options": (("max_retries", "-1"),)},
         {"options": (("max_retries", "٣"),)},
         {"options": (("max_retries", "1000"),)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sandbox_manager.core.records import Permissions, ProcessSettings
 from sandbox_manager.core.refusals import AgentUnknownError, IdInvalidError, RequestInvalidError, SettingUnknownError
 from sandbox_manager.services.requests import (
     checked_agent,
@@ -14,7 +15,7 @@ from sandbox_manager.services.requests import (
     checked_ref,
     checked_settings,
     checked_text,
-    settings_digest,
+    says_permissions,
 )
 from standfast.types.v1 import types_pb2 as types
 from standfast_chassis.limits import MESSAGE_MAX_BYTES
@@ -79,7 +80,7 @@ def test_settings_that_are_equal_have_one_digest_however_they_are_said() -> None
     said = checked_settings("claude-code", types.AgentSettings(permission_mode="auto"))
     unsaid = checked_settings("claude-code", types.AgentSettings())
     assert said == unsaid
-    assert said.digest == settings_digest(None, "auto", ())
+    assert said.digest == ProcessSettings.of(None, Permissions()).digest
 
 
 @pytest.mark.parametrize(
@@ -87,16 +88,21 @@ def test_settings_that_are_equal_have_one_digest_however_they_are_said() -> None
     [
         types.AgentSettings(model="another"),
         types.AgentSettings(options={"max_retries": "1"}),
+        types.AgentSettings(permission_mode="ask"),
+        types.AgentSettings(allow_rules=["Bash"]),
+        types.AgentSettings(deny_rules=["Bash"]),
     ],
 )
 def test_settings_that_differ_have_another_digest(settings: types.AgentSettings) -> None:
-    assert checked_settings("claude-code", settings).digest != settings_digest(None, "auto", ())
+    assert checked_settings("claude-code", settings).digest != ProcessSettings.of(None, Permissions()).digest
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        types.AgentSettings(permission_mode="ask"),
+        types.AgentSettings(permission_mode="plan"),
+        types.AgentSettings(allow_rules=["Bash,Edit"]),
+        types.AgentSettings(deny_rules=["Bsah"]),
         types.AgentSettings(options={"colour": "blue"}),
         types.AgentSettings(options={"max_retries": "many"}),
     ],
@@ -104,3 +110,9 @@ def test_settings_that_differ_have_another_digest(settings: types.AgentSettings)
 def test_a_setting_that_the_agent_does_not_take_is_refused(settings: types.AgentSettings) -> None:
     with pytest.raises(SettingUnknownError):
         checked_settings("claude-code", settings)
+
+
+def test_permissions_are_said_by_a_mode_or_by_a_rule() -> None:
+    assert not says_permissions(types.AgentSettings(model="another"))
+    assert says_permissions(types.AgentSettings(permission_mode="auto"))
+    assert says_permissions(types.AgentSettings(deny_rules=["Bash"]))

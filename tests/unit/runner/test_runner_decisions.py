@@ -289,21 +289,37 @@ def test_agents_settings_and_when_busy_are_checked() -> None:
     assert requests.check_agent("claude-code", ("claude-code",)) == "claude-code"
     with pytest.raises(AgentUnknownError):
         requests.check_agent("Claude-Code", ("claude-code",))
-    requests.check_settings("claude-sonnet-4-5", "auto", {}, ())
-    requests.check_settings("", "", {"effort": "high"}, ("effort",))
+    takes = requests.Takes(("auto", "ask"), ("Bash",), ("effort",))
+    requests.check_settings("claude-sonnet-4-5", "auto", {}, takes)
+    requests.check_settings("", "ask", {"effort": "high"}, takes)
     for model, mode, options in (
         ("-p", "", {}),
         ("a\nb", "", {}),
         ("x" * 257, "", {}),
         ("", "plan", {}),
+        ("", "deny", {}),
         ("", "", {"x": "y"}),
     ):
         with pytest.raises(SettingUnknownError):
-            requests.check_settings(model, mode, options, ())
-    requests.check_when_busy("REJECT")
-    for name in ("QUEUE", "STEER", "7"):
-        with pytest.raises(WhenBusyUnsupportedError):
-            requests.check_when_busy(name)
+            requests.check_settings(model, mode, options, takes)
+    for name in ("", "REJECT", "QUEUE"):
+        requests.check_when_busy(name, steer="no: it cannot")
+    requests.check_when_busy("STEER", steer="yes")
+    with pytest.raises(WhenBusyUnsupportedError):
+        requests.check_when_busy("7", steer="yes")
+    with pytest.raises(WhenBusyUnsupportedError) as refused:
+        requests.check_when_busy("STEER", steer="no: it joins messages")
+    assert refused.value.metadata["why"] == "it joins messages"
+
+
+def test_a_permission_rule_that_would_do_nothing_is_refused() -> None:
+    takes = requests.Takes(("auto",), ("Bash", "Read"), ())
+    requests.check_rules("settings.allow_rules", ["Bash", "Bash(git *)", "Read(./**)"], takes)
+    for rules in (["bash"], ["Bsah(git *)"], [""], ["Bash"] * 101):
+        with pytest.raises(SettingUnknownError):
+            requests.check_rules("settings.allow_rules", rules, takes)
+    with pytest.raises(SettingUnknownError, match="no rules per tool"):
+        requests.check_rules("settings.allow_rules", ["Bash"], requests.Takes(("auto",), (), ()))
 
 
 # --- ledger -------------------------------------------------------------------------------------------------------------
@@ -367,14 +383,8 @@ def test_every_rpc_of_the_service_answers_and_the_list_of_later_ones_is_whole() 
     rpcs = {method.name for method in runner_pb2.DESCRIPTOR.services_by_name["RunnerService"].methods}
     later = set(service.NOT_BUILT)
     assert later == {
-        "SendMessage",
-        "AnswerQuestion",
-        "AnswerPermission",
         "ForkConversation",
         "CompactConversation",
-        "ListPendingRequests",
-        "CancelQueued",
-        "ReleaseQueue",
         "GetReceipt",
         "SetAgreements",
     }

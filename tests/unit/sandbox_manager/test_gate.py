@@ -16,6 +16,7 @@ from sandbox_manager.host.core.gate import (
     GateState,
     Passed,
     Refused,
+    TooLate,
 )
 from tests.unit.sandbox_manager.settled_turn import AGENT, CONTEXT, MESSAGE, MESSAGE_ID, digest
 
@@ -169,6 +170,20 @@ def test_an_answer_goes_once_to_a_request_that_is_open() -> None:
     repeated = gate.check(answer())
     assert isinstance(repeated, Refused)
     assert (unknown.reason, repeated.reason) == ("REQUEST_NOT_OPEN", "REQUEST_NOT_OPEN")
+
+
+@pytest.mark.parametrize("why", ["withdrawn", "ended"])
+def test_an_answer_that_comes_too_late_is_not_written_and_breaks_nothing(why: str) -> None:
+    gate = gate_in(GateState.FORWARDED)
+    if why == "withdrawn":
+        gate.note_open_requests(())
+    else:
+        gate.end()
+    assert gate.check(answer()) == TooLate("q1")
+    again = gate.check(answer())
+    assert isinstance(again, Refused)
+    stranger = gate.check(answer("q9"))
+    assert isinstance(stranger, Refused)
 
 
 def test_interrupts_have_a_bound() -> None:

@@ -32,9 +32,9 @@ class _WhenBusyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WhenBusy.Val
     WHEN_BUSY_REJECT: _WhenBusy.ValueType  # 1
     """Refuse the new turn."""
     WHEN_BUSY_QUEUE: _WhenBusy.ValueType  # 2
-    """Run it afterwards. Comes with the queue."""
+    """Run it afterwards, in order. It is held when the turn before it was not a normal end, until ReleaseQueue."""
     WHEN_BUSY_STEER: _WhenBusy.ValueType  # 3
-    """Hand it to the running turn. Comes with steering."""
+    """Hand it to the running turn, natively. Refused with the reason for an agent that cannot."""
 
 class WhenBusy(_WhenBusy, metaclass=_WhenBusyEnumTypeWrapper):
     """What to do when another turn of the conversation runs."""
@@ -44,9 +44,9 @@ WHEN_BUSY_UNSPECIFIED: WhenBusy.ValueType  # 0
 WHEN_BUSY_REJECT: WhenBusy.ValueType  # 1
 """Refuse the new turn."""
 WHEN_BUSY_QUEUE: WhenBusy.ValueType  # 2
-"""Run it afterwards. Comes with the queue."""
+"""Run it afterwards, in order. It is held when the turn before it was not a normal end, until ReleaseQueue."""
 WHEN_BUSY_STEER: WhenBusy.ValueType  # 3
-"""Hand it to the running turn. Comes with steering."""
+"""Hand it to the running turn, natively. Refused with the reason for an agent that cannot."""
 Global___WhenBusy: _TypeAlias = WhenBusy  # noqa: Y015
 
 class _Resume:
@@ -72,6 +72,46 @@ RESUME_OK: Resume.ValueType  # 1
 RESUME_GAP: Resume.ValueType  # 2
 """Events after `after_sequence` are no longer kept, or it lies ahead of the turn."""
 Global___Resume: _TypeAlias = Resume  # noqa: Y015
+
+class _RequestEnd:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RequestEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RequestEnd.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REQUEST_END_UNSPECIFIED: _RequestEnd.ValueType  # 0
+    """Not said."""
+    REQUEST_END_ANSWERED: _RequestEnd.ValueType  # 1
+    """Answered by a client."""
+    REQUEST_END_BY_MODE: _RequestEnd.ValueType  # 2
+    """Answered by the permission mode, with nobody asked."""
+    REQUEST_END_EXPIRED: _RequestEnd.ValueType  # 3
+    """Nobody answered in time: refused natively, or the turn was ended for it."""
+    REQUEST_END_WITHDRAWN: _RequestEnd.ValueType  # 4
+    """The CLI took it back."""
+    REQUEST_END_CANCELLED: _RequestEnd.ValueType  # 5
+    """The turn ended, or was told to."""
+    REQUEST_END_REFUSED: _RequestEnd.ValueType  # 6
+    """Of a kind that this runner does not know: refused natively."""
+
+class RequestEnd(_RequestEnd, metaclass=_RequestEndEnumTypeWrapper):
+    """How a native request came to its end."""
+
+REQUEST_END_UNSPECIFIED: RequestEnd.ValueType  # 0
+"""Not said."""
+REQUEST_END_ANSWERED: RequestEnd.ValueType  # 1
+"""Answered by a client."""
+REQUEST_END_BY_MODE: RequestEnd.ValueType  # 2
+"""Answered by the permission mode, with nobody asked."""
+REQUEST_END_EXPIRED: RequestEnd.ValueType  # 3
+"""Nobody answered in time: refused natively, or the turn was ended for it."""
+REQUEST_END_WITHDRAWN: RequestEnd.ValueType  # 4
+"""The CLI took it back."""
+REQUEST_END_CANCELLED: RequestEnd.ValueType  # 5
+"""The turn ended, or was told to."""
+REQUEST_END_REFUSED: RequestEnd.ValueType  # 6
+"""Of a kind that this runner does not know: refused natively."""
+Global___RequestEnd: _TypeAlias = RequestEnd  # noqa: Y015
 
 class _SettlementState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -101,6 +141,30 @@ SETTLEMENT_STATE_NONE: SettlementState.ValueType  # 3
 """There will be none: the turn did not end natively."""
 Global___SettlementState: _TypeAlias = SettlementState  # noqa: Y015
 
+class _PermissionDecision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PermissionDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PermissionDecision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PERMISSION_DECISION_UNSPECIFIED: _PermissionDecision.ValueType  # 0
+    """Not said: refused."""
+    PERMISSION_DECISION_ALLOW: _PermissionDecision.ValueType  # 1
+    """This one call may be made, as it was shown."""
+    PERMISSION_DECISION_DENY: _PermissionDecision.ValueType  # 2
+    """It may not."""
+
+class PermissionDecision(_PermissionDecision, metaclass=_PermissionDecisionEnumTypeWrapper):
+    """What is decided on a permission."""
+
+PERMISSION_DECISION_UNSPECIFIED: PermissionDecision.ValueType  # 0
+"""Not said: refused."""
+PERMISSION_DECISION_ALLOW: PermissionDecision.ValueType  # 1
+"""This one call may be made, as it was shown."""
+PERMISSION_DECISION_DENY: PermissionDecision.ValueType  # 2
+"""It may not."""
+Global___PermissionDecision: _TypeAlias = PermissionDecision  # noqa: Y015
+
 @_typing.final
 class StartTurnRequest(_message.Message):
     """One message."""
@@ -117,6 +181,8 @@ class StartTurnRequest(_message.Message):
     LOCATOR_FIELD_NUMBER: _builtins.int
     INCLUDE_RAW_FIELD_NUMBER: _builtins.int
     TURN_LIMIT_MS_FIELD_NUMBER: _builtins.int
+    SILENCE_LIMIT_MS_FIELD_NUMBER: _builtins.int
+    REQUEST_EXPIRY_MS_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Required. The client's id of the turn; the same form as a conversation's id. Repeating it is safe."""
     message: _builtins.str
@@ -131,6 +197,10 @@ class StartTurnRequest(_message.Message):
     """Optional. Send each raw native frame too."""
     turn_limit_ms: _builtins.int
     """Optional. The turn's time limit in milliseconds; 0: the runner's setting."""
+    silence_limit_ms: _builtins.int
+    """Optional. How long the CLI may print nothing, in milliseconds; 0: the runner's setting. An open native request is no silence."""
+    request_expiry_ms: _builtins.int
+    """Optional. How long a native request waits for its answer, in milliseconds; 0: the runner's setting."""
     @_builtins.property
     def conversation(self) -> _types_pb2.ConversationKey:
         """Required. The conversation."""
@@ -156,10 +226,12 @@ class StartTurnRequest(_message.Message):
         locator: _types_pb2.NativeLocator | None = ...,
         include_raw: _builtins.bool = ...,
         turn_limit_ms: _builtins.int = ...,
+        silence_limit_ms: _builtins.int = ...,
+        request_expiry_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "locator", b"locator", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "conversation", b"conversation", "expect", b"expect", "include_raw", b"include_raw", "locator", b"locator", "message", b"message", "settings", b"settings", "turn_id", b"turn_id", "turn_limit_ms", b"turn_limit_ms", "when_busy", b"when_busy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "conversation", b"conversation", "expect", b"expect", "include_raw", b"include_raw", "locator", b"locator", "message", b"message", "request_expiry_ms", b"request_expiry_ms", "settings", b"settings", "silence_limit_ms", b"silence_limit_ms", "turn_id", b"turn_id", "turn_limit_ms", b"turn_limit_ms", "when_busy", b"when_busy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -276,6 +348,10 @@ class TurnEvent(_message.Message):
     RAW_FRAME_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     SETTLED_FIELD_NUMBER: _builtins.int
+    NATIVE_REQUEST_CLOSED_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    DEQUEUED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Output only. 1, 2, 3 ... without gaps."""
     parent_id: _builtins.str
@@ -340,6 +416,22 @@ class TurnEvent(_message.Message):
     def settled(self) -> Global___TurnSettled:
         """Output only. The last event."""
 
+    @_builtins.property
+    def native_request_closed(self) -> Global___NativeRequestClosed:
+        """Output only. A native request is no longer open."""
+
+    @_builtins.property
+    def queued(self) -> Global___TurnQueued:
+        """Output only. The turn waits for others of its conversation."""
+
+    @_builtins.property
+    def held(self) -> Global___TurnHeld:
+        """Output only. The turn is held: the one before it was not a normal end."""
+
+    @_builtins.property
+    def dequeued(self) -> Global___TurnDequeued:
+        """Output only. The turn left the queue and begins."""
+
     def __init__(
         self,
         *,
@@ -360,12 +452,16 @@ class TurnEvent(_message.Message):
         raw_frame: Global___RawFrame | None = ...,
         ended: Global___TurnEnded | None = ...,
         settled: Global___TurnSettled | None = ...,
+        native_request_closed: Global___NativeRequestClosed | None = ...,
+        queued: Global___TurnQueued | None = ...,
+        held: Global___TurnHeld | None = ...,
+        dequeued: Global___TurnDequeued | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "assistant_message", b"assistant_message", "body", b"body", "context", b"context", "ended", b"ended", "forwarded", b"forwarded", "native_request", b"native_request", "provider_retry", b"provider_retry", "raw_frame", b"raw_frame", "settled", b"settled", "text_delta", b"text_delta", "time", b"time", "tool_call", b"tool_call", "tool_result", b"tool_result", "usage", b"usage", "warning", b"warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "assistant_message", b"assistant_message", "body", b"body", "context", b"context", "dequeued", b"dequeued", "ended", b"ended", "forwarded", b"forwarded", "held", b"held", "native_request", b"native_request", "native_request_closed", b"native_request_closed", "provider_retry", b"provider_retry", "queued", b"queued", "raw_frame", b"raw_frame", "settled", b"settled", "text_delta", b"text_delta", "time", b"time", "tool_call", b"tool_call", "tool_result", b"tool_result", "usage", b"usage", "warning", b"warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "assistant_message", b"assistant_message", "body", b"body", "context", b"context", "ended", b"ended", "forwarded", b"forwarded", "native_request", b"native_request", "parent_id", b"parent_id", "provider_retry", b"provider_retry", "raw_frame", b"raw_frame", "sequence", b"sequence", "settled", b"settled", "text_delta", b"text_delta", "time", b"time", "tool_call", b"tool_call", "tool_result", b"tool_result", "usage", b"usage", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "assistant_message", b"assistant_message", "body", b"body", "context", b"context", "dequeued", b"dequeued", "ended", b"ended", "forwarded", b"forwarded", "held", b"held", "native_request", b"native_request", "native_request_closed", b"native_request_closed", "parent_id", b"parent_id", "provider_retry", b"provider_retry", "queued", b"queued", "raw_frame", b"raw_frame", "sequence", b"sequence", "settled", b"settled", "text_delta", b"text_delta", "time", b"time", "tool_call", b"tool_call", "tool_result", b"tool_result", "usage", b"usage", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["accepted", "context", "forwarded", "text_delta", "assistant_message", "tool_call", "tool_result", "usage", "provider_retry", "warning", "native_request", "raw_frame", "ended", "settled"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["accepted", "context", "forwarded", "text_delta", "assistant_message", "tool_call", "tool_result", "usage", "provider_retry", "warning", "native_request", "raw_frame", "ended", "settled", "native_request_closed", "queued", "held", "dequeued"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -674,33 +770,218 @@ Global___Warning: _TypeAlias = Warning  # noqa: Y015
 
 @_typing.final
 class NativeRequest(_message.Message):
-    """The CLI asked for something."""
+    """The CLI asked for something. The event's parent_id is set when a sub-agent asks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     PAYLOAD_JSON_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Output only. Its id."""
     kind: _builtins.str
-    """Output only. PERMISSION, QUESTION or UNKNOWN."""
+    """Output only. PERMISSION, QUESTION or OTHER. Only the first two can be answered; anything else was refused natively."""
     payload_json: _builtins.str
     """Output only. The request as JSON text."""
+    tool: _builtins.str
+    """Output only. The tool that a permission is for."""
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Question]:
+        """Output only. What a question asks: each wants one answer, in this order."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """Output only. When it expires; unset when nobody is waited for."""
+
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         kind: _builtins.str = ...,
         payload_json: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        questions: _abc.Iterable[Global___Question] | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "payload_json", b"payload_json", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "kind", b"kind", "payload_json", b"payload_json", "questions", b"questions", "request_id", b"request_id", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NativeRequest: _TypeAlias = NativeRequest  # noqa: Y015
+
+@_typing.final
+class Question(_message.Message):
+    """One question of a native request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    MULTIPLE_FIELD_NUMBER: _builtins.int
+    FREE_TEXT_FIELD_NUMBER: _builtins.int
+    header: _builtins.str
+    """Output only. A short title."""
+    text: _builtins.str
+    """Output only. The question."""
+    multiple: _builtins.bool
+    """Output only. More than one value may be given."""
+    free_text: _builtins.bool
+    """Output only. A text that is no option may be given."""
+    @_builtins.property
+    def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuestionOption]:
+        """Output only. The options; may be none."""
+
+    def __init__(
+        self,
+        *,
+        header: _builtins.str = ...,
+        text: _builtins.str = ...,
+        options: _abc.Iterable[Global___QuestionOption] | None = ...,
+        multiple: _builtins.bool = ...,
+        free_text: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_text", b"free_text", "header", b"header", "multiple", b"multiple", "options", b"options", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Question: _TypeAlias = Question  # noqa: Y015
+
+@_typing.final
+class QuestionOption(_message.Message):
+    """One option of a question."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LABEL_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    label: _builtins.str
+    """Output only. The value to answer with."""
+    description: _builtins.str
+    """Output only. What it means."""
+    def __init__(
+        self,
+        *,
+        label: _builtins.str = ...,
+        description: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "label", b"label"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuestionOption: _TypeAlias = QuestionOption  # noqa: Y015
+
+@_typing.final
+class NativeRequestClosed(_message.Message):
+    """A native request is no longer open."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Output only. Its id."""
+    end: Global___RequestEnd.ValueType
+    """Output only. How."""
+    answer: _builtins.str
+    """Output only. What was told to the CLI: ALLOW, DENY, ANSWER or nothing."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        end: Global___RequestEnd.ValueType = ...,
+        answer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "end", b"end", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NativeRequestClosed: _TypeAlias = NativeRequestClosed  # noqa: Y015
+
+@_typing.final
+class TurnQueued(_message.Message):
+    """The turn waits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AHEAD_FIELD_NUMBER: _builtins.int
+    RUNNING_TURN_FIELD_NUMBER: _builtins.int
+    ahead: _builtins.int
+    """Output only. How many messages are before it in the queue."""
+    running_turn: _builtins.str
+    """Output only. The turn that runs now, if one does."""
+    def __init__(
+        self,
+        *,
+        ahead: _builtins.int = ...,
+        running_turn: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "running_turn", b"running_turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnQueued: _TypeAlias = TurnQueued  # noqa: Y015
+
+@_typing.final
+class TurnHeld(_message.Message):
+    """The turn is held until ReleaseQueue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_TURN_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    after_turn: _builtins.str
+    """Output only. The turn that was not a normal end."""
+    outcome: _types_pb2.Outcome.ValueType
+    """Output only. How that one ended; unset when it could not be begun."""
+    reason: _builtins.str
+    """Output only. A name of ErrorReason, where one is known."""
+    def __init__(
+        self,
+        *,
+        after_turn: _builtins.str = ...,
+        outcome: _types_pb2.Outcome.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_turn", b"after_turn", "outcome", b"outcome", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnHeld: _TypeAlias = TurnHeld  # noqa: Y015
+
+@_typing.final
+class TurnDequeued(_message.Message):
+    """The turn begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnDequeued: _TypeAlias = TurnDequeued  # noqa: Y015
 
 @_typing.final
 class RawFrame(_message.Message):
@@ -875,7 +1156,7 @@ class Turn(_message.Message):
     turn_id: _builtins.str
     """Output only. The turn."""
     state: _builtins.str
-    """Output only. ACCEPTED, PREPARING, ACTIVATING, ADMITTING, RUNNING, QUIESCING, SETTLING, ABANDONING, SETTLED, or ENDED (over without a settlement)."""
+    """Output only. QUEUED, HELD, ACCEPTED, PREPARING, ACTIVATING, ADMITTING, RUNNING, QUIESCING, SETTLING, ABANDONING, SETTLED, or ENDED (over without a settlement)."""
     agent: _builtins.str
     """Output only. The agent."""
     context_state: _types_pb2.ContextState.ValueType
@@ -1060,16 +1341,23 @@ Global___SendMessageRequest: _TypeAlias = SendMessageRequest  # noqa: Y015
 
 @_typing.final
 class SendMessageResponse(_message.Message):
-    """Empty until the queue exists."""
+    """The turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TURN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def turn(self) -> Global___Turn:
+        """Output only. The turn as it stands: its state is QUEUED or HELD when it waits."""
+
     def __init__(
         self,
+        *,
+        turn: Global___Turn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1077,44 +1365,87 @@ Global___SendMessageResponse: _TypeAlias = SendMessageResponse  # noqa: Y015
 
 @_typing.final
 class AnswerQuestionRequest(_message.Message):
-    """An answer."""
+    """An answer to a question: as many `answers` as it has questions, or `reject`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CONVERSATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    REJECT_FIELD_NUMBER: _builtins.int
+    REJECT_MESSAGE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Required. The request."""
+    reject: _builtins.bool
+    """Optional. Tell the CLI that there will be no answer."""
+    reject_message: _builtins.str
+    """Optional. What the CLI is told with a rejection."""
     @_builtins.property
     def conversation(self) -> _types_pb2.ConversationKey:
         """Required. The conversation."""
+
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuestionAnswer]:
+        """Required unless rejected. One a question, in their order."""
 
     def __init__(
         self,
         *,
         conversation: _types_pb2.ConversationKey | None = ...,
         request_id: _builtins.str = ...,
+        answers: _abc.Iterable[Global___QuestionAnswer] | None = ...,
+        reject: _builtins.bool = ...,
+        reject_message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "conversation", b"conversation", "reject", b"reject", "reject_message", b"reject_message", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AnswerQuestionRequest: _TypeAlias = AnswerQuestionRequest  # noqa: Y015
 
 @_typing.final
-class AnswerQuestionResponse(_message.Message):
-    """Empty until questions exist."""
+class QuestionAnswer(_message.Message):
+    """The answer to one question."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Required. Labels of options, or a text of one's own where that is allowed. One value, unless the question takes more."""
+
     def __init__(
         self,
+        *,
+        values: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuestionAnswer: _TypeAlias = QuestionAnswer  # noqa: Y015
+
+@_typing.final
+class AnswerQuestionResponse(_message.Message):
+    """The answer was written to the CLI."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    turn_id: _builtins.str
+    """Output only. The turn that asked."""
+    def __init__(
+        self,
+        *,
+        turn_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1122,14 +1453,20 @@ Global___AnswerQuestionResponse: _TypeAlias = AnswerQuestionResponse  # noqa: Y0
 
 @_typing.final
 class AnswerPermissionRequest(_message.Message):
-    """An answer."""
+    """An answer to a permission request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CONVERSATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Required. The request."""
+    decision: Global___PermissionDecision.ValueType
+    """Required. ALLOW or DENY."""
+    message: _builtins.str
+    """Optional. What the CLI is told with DENY."""
     @_builtins.property
     def conversation(self) -> _types_pb2.ConversationKey:
         """Required. The conversation."""
@@ -1139,10 +1476,12 @@ class AnswerPermissionRequest(_message.Message):
         *,
         conversation: _types_pb2.ConversationKey | None = ...,
         request_id: _builtins.str = ...,
+        decision: Global___PermissionDecision.ValueType = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "decision", b"decision", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1150,16 +1489,21 @@ Global___AnswerPermissionRequest: _TypeAlias = AnswerPermissionRequest  # noqa: 
 
 @_typing.final
 class AnswerPermissionResponse(_message.Message):
-    """Empty until permissions exist."""
+    """The answer was written to the CLI."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    turn_id: _builtins.str
+    """Output only. The turn that asked."""
     def __init__(
         self,
+        *,
+        turn_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1577,20 +1921,59 @@ Global___ListPendingRequestsRequest: _TypeAlias = ListPendingRequestsRequest  # 
 
 @_typing.final
 class ListPendingRequestsResponse(_message.Message):
-    """Empty until questions exist."""
+    """The requests that wait."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingRequest]:
+        """Output only. One a request."""
+
     def __init__(
         self,
+        *,
+        requests: _abc.Iterable[Global___PendingRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPendingRequestsResponse: _TypeAlias = ListPendingRequestsResponse  # noqa: Y015
+
+@_typing.final
+class PendingRequest(_message.Message):
+    """A native request that waits for its answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    PARENT_ID_FIELD_NUMBER: _builtins.int
+    turn_id: _builtins.str
+    """Output only. The turn that asks."""
+    parent_id: _builtins.str
+    """Output only. For a sub-agent's request: the tool call of the root that it belongs to."""
+    @_builtins.property
+    def request(self) -> Global___NativeRequest:
+        """Output only. The request."""
+
+    def __init__(
+        self,
+        *,
+        turn_id: _builtins.str = ...,
+        request: Global___NativeRequest | None = ...,
+        parent_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent_id", b"parent_id", "request", b"request", "turn_id", b"turn_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingRequest: _TypeAlias = PendingRequest  # noqa: Y015
 
 @_typing.final
 class CancelQueuedRequest(_message.Message):
@@ -1622,16 +2005,23 @@ Global___CancelQueuedRequest: _TypeAlias = CancelQueuedRequest  # noqa: Y015
 
 @_typing.final
 class CancelQueuedResponse(_message.Message):
-    """Empty until the queue exists."""
+    """The turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TURN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def turn(self) -> Global___Turn:
+        """Output only. The turn as it ended."""
+
     def __init__(
         self,
+        *,
+        turn: Global___Turn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1663,20 +2053,145 @@ Global___ReleaseQueueRequest: _TypeAlias = ReleaseQueueRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseQueueResponse(_message.Message):
-    """Empty until the queue exists."""
+    """The queue as it stands."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    QUEUE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queue(self) -> Global___Queue:
+        """Output only. The queue."""
+
     def __init__(
         self,
+        *,
+        queue: Global___Queue | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReleaseQueueResponse: _TypeAlias = ReleaseQueueResponse  # noqa: Y015
+
+@_typing.final
+class ListQueueRequest(_message.Message):
+    """Whose queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def conversation(self) -> _types_pb2.ConversationKey:
+        """Required. The conversation."""
+
+    def __init__(
+        self,
+        *,
+        conversation: _types_pb2.ConversationKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQueueRequest: _TypeAlias = ListQueueRequest  # noqa: Y015
+
+@_typing.final
+class ListQueueResponse(_message.Message):
+    """The queue as it stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queue(self) -> Global___Queue:
+        """Output only. The queue."""
+
+    def __init__(
+        self,
+        *,
+        queue: Global___Queue | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQueueResponse: _TypeAlias = ListQueueResponse  # noqa: Y015
+
+@_typing.final
+class Queue(_message.Message):
+    """The messages of a conversation that wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    RUNNING_TURN_FIELD_NUMBER: _builtins.int
+    MESSAGES_MAX_FIELD_NUMBER: _builtins.int
+    running_turn: _builtins.str
+    """Output only. The turn that runs now, if one does."""
+    messages_max: _builtins.int
+    """Output only. How many messages may wait."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueuedMessage]:
+        """Output only. One a message, in the order in which they will be sent."""
+
+    @_builtins.property
+    def held(self) -> Global___TurnHeld:
+        """Output only. Why nothing of it is sent until ReleaseQueue; unset when it is not held."""
+
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___QueuedMessage] | None = ...,
+        held: Global___TurnHeld | None = ...,
+        running_turn: _builtins.str = ...,
+        messages_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["held", b"held"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held", b"held", "messages", b"messages", "messages_max", b"messages_max", "running_turn", b"running_turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Queue: _TypeAlias = Queue  # noqa: Y015
+
+@_typing.final
+class QueuedMessage(_message.Message):
+    """A message that waits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ACCEPTED_AT_FIELD_NUMBER: _builtins.int
+    turn_id: _builtins.str
+    """Output only. Its turn."""
+    message: _builtins.str
+    """Output only. The message, as it will be sent."""
+    @_builtins.property
+    def accepted_at(self) -> _timestamp_pb2.Timestamp:
+        """Output only. When it was accepted."""
+
+    def __init__(
+        self,
+        *,
+        turn_id: _builtins.str = ...,
+        message: _builtins.str = ...,
+        accepted_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "message", b"message", "turn_id", b"turn_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueuedMessage: _TypeAlias = QueuedMessage  # noqa: Y015
 
 @_typing.final
 class StopConversationRequest(_message.Message):

@@ -110,6 +110,11 @@ class RunnerServiceStub:
                 request_serializer=standfast_dot_runner_dot_v1_dot_runner__pb2.ReleaseQueueRequest.SerializeToString,
                 response_deserializer=standfast_dot_runner_dot_v1_dot_runner__pb2.ReleaseQueueResponse.FromString,
                 _registered_method=True)
+        self.ListQueue = channel.unary_unary(
+                '/standfast.runner.v1.RunnerService/ListQueue',
+                request_serializer=standfast_dot_runner_dot_v1_dot_runner__pb2.ListQueueRequest.SerializeToString,
+                response_deserializer=standfast_dot_runner_dot_v1_dot_runner__pb2.ListQueueResponse.FromString,
+                _registered_method=True)
         self.StopConversation = channel.unary_unary(
                 '/standfast.runner.v1.RunnerService/StopConversation',
                 request_serializer=standfast_dot_runner_dot_v1_dot_runner__pb2.StopConversationRequest.SerializeToString,
@@ -157,6 +162,7 @@ class RunnerServiceServicer:
         - INVALID_ARGUMENT, MESSAGE_EMPTY, MESSAGE_TOO_LARGE, MESSAGE_HAS_NUL, ID_INVALID, AGENT_UNKNOWN, SETTING_UNKNOWN, WHEN_BUSY_UNSUPPORTED.
         - ALREADY_EXISTS, MESSAGE_CHANGED, CONVERSATION_EXISTS.
         - ABORTED, TURN_ELSEWHERE, CONVERSATION_BUSY.
+        - RESOURCE_EXHAUSTED, QUEUE_FULL: as many messages wait as may.
         - FAILED_PRECONDITION, CONTEXT_LOST, LEGACY_CONVERSATION, LOCATOR_REQUIRED, LOCATOR_MISMATCH, NATIVE_SESSION_MISMATCH, IMAGE_RETIRED, CONVERSATION_REMOVED, AGENT_MISMATCH: recorded, and repeated for the same turn_id.
         - RESOURCE_EXHAUSTED, STORAGE_FULL, NO_HOST.
         - UNAVAILABLE, MANAGER_UNAVAILABLE, HOST_UNAVAILABLE, ENGINE_UNAVAILABLE: nothing was sent; retry with the same turn_id.
@@ -195,42 +201,44 @@ class RunnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SendMessage(self, request, context):
-        """Starts a turn and returns at once; follow it with WatchTurn. Comes with the queue.
+        """Starts or queues a turn and returns at once; follow it with WatchTurn.
 
-        As StartTurn.
+        As StartTurn: the same turn_id with the same message gives the same turn.
 
         The caller may be any client of the tenant.
 
         Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        - As StartTurn's before the turn is accepted. What comes later is the turn's, and WatchTurn tells it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AnswerQuestion(self, request, context):
-        """Answers a native question. Comes with questions.
+        """Answers a native question, or rejects it.
 
-        Exactly one answer for one request.
+        Exactly one answer for one request. The same answer again says yes again; another one is refused.
 
         The caller may be any client of the tenant.
 
         Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        - INVALID_ARGUMENT, ANSWER_INVALID: of another kind, wrong in number, empty, or no listed option; the request stays open.
+        - NOT_FOUND, NATIVE_REQUEST_UNKNOWN: the conversation's running turn has no such request.
+        - FAILED_PRECONDITION, NATIVE_REQUEST_CLOSED: it was answered otherwise, expired, was withdrawn, or its turn ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AnswerPermission(self, request, context):
-        """Answers a native permission request. Comes with permissions.
+        """Answers a native permission request: this one call of a tool is allowed, or it is not.
 
-        Exactly one answer for one request.
+        Exactly one answer for one request. The same answer again says yes again; another one is refused.
 
         The caller may be any client of the tenant.
 
         Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        - As AnswerQuestion's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,42 +329,54 @@ class RunnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPendingRequests(self, request, context):
-        """Lists native requests that wait for an answer. Comes with questions.
+        """Lists native requests that wait for an answer, in the order in which they came.
 
         It changes nothing.
 
         The caller may be any client of the tenant.
 
-        Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        Errors: none of its own; a conversation with no running turn has none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelQueued(self, request, context):
-        """Takes a queued message out. Comes with the queue.
+        """Takes a queued message out, before anything of it was sent. Its turn ends as CANCELLED.
 
         Repeating it gives the same answer.
 
         The caller may be any client of the tenant.
 
         Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        - NOT_FOUND, TURN_UNKNOWN.
+        - FAILED_PRECONDITION, TURN_NOT_QUEUED: it runs or ran; CancelTurn ends a running turn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseQueue(self, request, context):
-        """Lets a held queue go on. Comes with the queue.
+        """Lets a held queue go on with its next message.
 
         Repeating it gives the same answer.
 
         The caller may be any client of the tenant.
 
-        Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        Errors: none of its own; a queue that is not held is given as it stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQueue(self, request, context):
+        """Lists a conversation's queued messages, in the order in which they will be sent.
+
+        It changes nothing.
+
+        The caller may be any client of the tenant.
+
+        Errors: none of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -524,6 +544,11 @@ def add_RunnerServiceServicer_to_server(servicer, server):
                     servicer.ReleaseQueue,
                     request_deserializer=standfast_dot_runner_dot_v1_dot_runner__pb2.ReleaseQueueRequest.FromString,
                     response_serializer=standfast_dot_runner_dot_v1_dot_runner__pb2.ReleaseQueueResponse.SerializeToString,
+            ),
+            'ListQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQueue,
+                    request_deserializer=standfast_dot_runner_dot_v1_dot_runner__pb2.ListQueueRequest.FromString,
+                    response_serializer=standfast_dot_runner_dot_v1_dot_runner__pb2.ListQueueResponse.SerializeToString,
             ),
             'StopConversation': grpc.unary_unary_rpc_method_handler(
                     servicer.StopConversation,
@@ -962,6 +987,33 @@ class RunnerService:
             '/standfast.runner.v1.RunnerService/ReleaseQueue',
             standfast_dot_runner_dot_v1_dot_runner__pb2.ReleaseQueueRequest.SerializeToString,
             standfast_dot_runner_dot_v1_dot_runner__pb2.ReleaseQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/standfast.runner.v1.RunnerService/ListQueue',
+            standfast_dot_runner_dot_v1_dot_runner__pb2.ListQueueRequest.SerializeToString,
+            standfast_dot_runner_dot_v1_dot_runner__pb2.ListQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,7 @@ class RunnerServiceStub:
     - INVALID_ARGUMENT, MESSAGE_EMPTY, MESSAGE_TOO_LARGE, MESSAGE_HAS_NUL, ID_INVALID, AGENT_UNKNOWN, SETTING_UNKNOWN, WHEN_BUSY_UNSUPPORTED.
     - ALREADY_EXISTS, MESSAGE_CHANGED, CONVERSATION_EXISTS.
     - ABORTED, TURN_ELSEWHERE, CONVERSATION_BUSY.
+    - RESOURCE_EXHAUSTED, QUEUE_FULL: as many messages wait as may.
     - FAILED_PRECONDITION, CONTEXT_LOST, LEGACY_CONVERSATION, LOCATOR_REQUIRED, LOCATOR_MISMATCH, NATIVE_SESSION_MISMATCH, IMAGE_RETIRED, CONVERSATION_REMOVED, AGENT_MISMATCH: recorded, and repeated for the same turn_id.
     - RESOURCE_EXHAUSTED, STORAGE_FULL, NO_HOST.
     - UNAVAILABLE, MANAGER_UNAVAILABLE, HOST_UNAVAILABLE, ENGINE_UNAVAILABLE: nothing was sent; retry with the same turn_id.
@@ -70,34 +71,36 @@ class RunnerServiceStub:
     - NOT_FOUND, TURN_UNKNOWN.
     """
     SendMessage: _grpc.UnaryUnaryMultiCallable[_runner_pb2.SendMessageRequest, _runner_pb2.SendMessageResponse]
-    """Starts a turn and returns at once; follow it with WatchTurn. Comes with the queue.
+    """Starts or queues a turn and returns at once; follow it with WatchTurn.
 
-    As StartTurn.
+    As StartTurn: the same turn_id with the same message gives the same turn.
 
     The caller may be any client of the tenant.
 
     Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    - As StartTurn's before the turn is accepted. What comes later is the turn's, and WatchTurn tells it.
     """
     AnswerQuestion: _grpc.UnaryUnaryMultiCallable[_runner_pb2.AnswerQuestionRequest, _runner_pb2.AnswerQuestionResponse]
-    """Answers a native question. Comes with questions.
+    """Answers a native question, or rejects it.
 
-    Exactly one answer for one request.
+    Exactly one answer for one request. The same answer again says yes again; another one is refused.
 
     The caller may be any client of the tenant.
 
     Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    - INVALID_ARGUMENT, ANSWER_INVALID: of another kind, wrong in number, empty, or no listed option; the request stays open.
+    - NOT_FOUND, NATIVE_REQUEST_UNKNOWN: the conversation's running turn has no such request.
+    - FAILED_PRECONDITION, NATIVE_REQUEST_CLOSED: it was answered otherwise, expired, was withdrawn, or its turn ends.
     """
     AnswerPermission: _grpc.UnaryUnaryMultiCallable[_runner_pb2.AnswerPermissionRequest, _runner_pb2.AnswerPermissionResponse]
-    """Answers a native permission request. Comes with permissions.
+    """Answers a native permission request: this one call of a tool is allowed, or it is not.
 
-    Exactly one answer for one request.
+    Exactly one answer for one request. The same answer again says yes again; another one is refused.
 
     The caller may be any client of the tenant.
 
     Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    - As AnswerQuestion's.
     """
     ForkConversation: _grpc.UnaryUnaryMultiCallable[_runner_pb2.ForkConversationRequest, _runner_pb2.ForkConversationResponse]
     """Forks a conversation natively. Comes with forks.
@@ -160,34 +163,42 @@ class RunnerServiceStub:
     Errors: none of its own.
     """
     ListPendingRequests: _grpc.UnaryUnaryMultiCallable[_runner_pb2.ListPendingRequestsRequest, _runner_pb2.ListPendingRequestsResponse]
-    """Lists native requests that wait for an answer. Comes with questions.
+    """Lists native requests that wait for an answer, in the order in which they came.
 
     It changes nothing.
 
     The caller may be any client of the tenant.
 
-    Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    Errors: none of its own; a conversation with no running turn has none.
     """
     CancelQueued: _grpc.UnaryUnaryMultiCallable[_runner_pb2.CancelQueuedRequest, _runner_pb2.CancelQueuedResponse]
-    """Takes a queued message out. Comes with the queue.
+    """Takes a queued message out, before anything of it was sent. Its turn ends as CANCELLED.
 
     Repeating it gives the same answer.
 
     The caller may be any client of the tenant.
 
     Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    - NOT_FOUND, TURN_UNKNOWN.
+    - FAILED_PRECONDITION, TURN_NOT_QUEUED: it runs or ran; CancelTurn ends a running turn.
     """
     ReleaseQueue: _grpc.UnaryUnaryMultiCallable[_runner_pb2.ReleaseQueueRequest, _runner_pb2.ReleaseQueueResponse]
-    """Lets a held queue go on. Comes with the queue.
+    """Lets a held queue go on with its next message.
 
     Repeating it gives the same answer.
 
     The caller may be any client of the tenant.
 
-    Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    Errors: none of its own; a queue that is not held is given as it stands.
+    """
+    ListQueue: _grpc.UnaryUnaryMultiCallable[_runner_pb2.ListQueueRequest, _runner_pb2.ListQueueResponse]
+    """Lists a conversation's queued messages, in the order in which they will be sent.
+
+    It changes nothing.
+
+    The caller may be any client of the tenant.
+
+    Errors: none of its own.
     """
     StopConversation: _grpc.UnaryUnaryMultiCallable[_runner_pb2.StopConversationRequest, _runner_pb2.StopConversationResponse]
     """Stops the conversation's sandbox in order. The conversation stays; its next turn is RESTORED.
@@ -267,6 +278,7 @@ class RunnerServiceAsyncStub(RunnerServiceStub):
     - INVALID_ARGUMENT, MESSAGE_EMPTY, MESSAGE_TOO_LARGE, MESSAGE_HAS_NUL, ID_INVALID, AGENT_UNKNOWN, SETTING_UNKNOWN, WHEN_BUSY_UNSUPPORTED.
     - ALREADY_EXISTS, MESSAGE_CHANGED, CONVERSATION_EXISTS.
     - ABORTED, TURN_ELSEWHERE, CONVERSATION_BUSY.
+    - RESOURCE_EXHAUSTED, QUEUE_FULL: as many messages wait as may.
     - FAILED_PRECONDITION, CONTEXT_LOST, LEGACY_CONVERSATION, LOCATOR_REQUIRED, LOCATOR_MISMATCH, NATIVE_SESSION_MISMATCH, IMAGE_RETIRED, CONVERSATION_REMOVED, AGENT_MISMATCH: recorded, and repeated for the same turn_id.
     - RESOURCE_EXHAUSTED, STORAGE_FULL, NO_HOST.
     - UNAVAILABLE, MANAGER_UNAVAILABLE, HOST_UNAVAILABLE, ENGINE_UNAVAILABLE: nothing was sent; retry with the same turn_id.
@@ -293,34 +305,36 @@ class RunnerServiceAsyncStub(RunnerServiceStub):
     - NOT_FOUND, TURN_UNKNOWN.
     """
     SendMessage: _aio.UnaryUnaryMultiCallable[_runner_pb2.SendMessageRequest, _runner_pb2.SendMessageResponse]  # type: ignore[assignment]
-    """Starts a turn and returns at once; follow it with WatchTurn. Comes with the queue.
+    """Starts or queues a turn and returns at once; follow it with WatchTurn.
 
-    As StartTurn.
+    As StartTurn: the same turn_id with the same message gives the same turn.
 
     The caller may be any client of the tenant.
 
     Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    - As StartTurn's before the turn is accepted. What comes later is the turn's, and WatchTurn tells it.
     """
     AnswerQuestion: _aio.UnaryUnaryMultiCallable[_runner_pb2.AnswerQuestionRequest, _runner_pb2.AnswerQuestionResponse]  # type: ignore[assignment]
-    """Answers a native question. Comes with questions.
+    """Answers a native question, or rejects it.
 
-    Exactly one answer for one request.
+    Exactly one answer for one request. The same answer again says yes again; another one is refused.
 
     The caller may be any client of the tenant.
 
     Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    - INVALID_ARGUMENT, ANSWER_INVALID: of another kind, wrong in number, empty, or no listed option; the request stays open.
+    - NOT_FOUND, NATIVE_REQUEST_UNKNOWN: the conversation's running turn has no such request.
+    - FAILED_PRECONDITION, NATIVE_REQUEST_CLOSED: it was answered otherwise, expired, was withdrawn, or its turn ends.
     """
     AnswerPermission: _aio.UnaryUnaryMultiCallable[_runner_pb2.AnswerPermissionRequest, _runner_pb2.AnswerPermissionResponse]  # type: ignore[assignment]
-    """Answers a native permission request. Comes with permissions.
+    """Answers a native permission request: this one call of a tool is allowed, or it is not.
 
-    Exactly one answer for one request.
+    Exactly one answer for one request. The same answer again says yes again; another one is refused.
 
     The caller may be any client of the tenant.
 
     Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    - As AnswerQuestion's.
     """
     ForkConversation: _aio.UnaryUnaryMultiCallable[_runner_pb2.ForkConversationRequest, _runner_pb2.ForkConversationResponse]  # type: ignore[assignment]
     """Forks a conversation natively. Comes with forks.
@@ -383,34 +397,42 @@ class RunnerServiceAsyncStub(RunnerServiceStub):
     Errors: none of its own.
     """
     ListPendingRequests: _aio.UnaryUnaryMultiCallable[_runner_pb2.ListPendingRequestsRequest, _runner_pb2.ListPendingRequestsResponse]  # type: ignore[assignment]
-    """Lists native requests that wait for an answer. Comes with questions.
+    """Lists native requests that wait for an answer, in the order in which they came.
 
     It changes nothing.
 
     The caller may be any client of the tenant.
 
-    Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    Errors: none of its own; a conversation with no running turn has none.
     """
     CancelQueued: _aio.UnaryUnaryMultiCallable[_runner_pb2.CancelQueuedRequest, _runner_pb2.CancelQueuedResponse]  # type: ignore[assignment]
-    """Takes a queued message out. Comes with the queue.
+    """Takes a queued message out, before anything of it was sent. Its turn ends as CANCELLED.
 
     Repeating it gives the same answer.
 
     The caller may be any client of the tenant.
 
     Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    - NOT_FOUND, TURN_UNKNOWN.
+    - FAILED_PRECONDITION, TURN_NOT_QUEUED: it runs or ran; CancelTurn ends a running turn.
     """
     ReleaseQueue: _aio.UnaryUnaryMultiCallable[_runner_pb2.ReleaseQueueRequest, _runner_pb2.ReleaseQueueResponse]  # type: ignore[assignment]
-    """Lets a held queue go on. Comes with the queue.
+    """Lets a held queue go on with its next message.
 
     Repeating it gives the same answer.
 
     The caller may be any client of the tenant.
 
-    Errors:
-    - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+    Errors: none of its own; a queue that is not held is given as it stands.
+    """
+    ListQueue: _aio.UnaryUnaryMultiCallable[_runner_pb2.ListQueueRequest, _runner_pb2.ListQueueResponse]  # type: ignore[assignment]
+    """Lists a conversation's queued messages, in the order in which they will be sent.
+
+    It changes nothing.
+
+    The caller may be any client of the tenant.
+
+    Errors: none of its own.
     """
     StopConversation: _aio.UnaryUnaryMultiCallable[_runner_pb2.StopConversationRequest, _runner_pb2.StopConversationResponse]  # type: ignore[assignment]
     """Stops the conversation's sandbox in order. The conversation stays; its next turn is RESTORED.
@@ -493,6 +515,7 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         - INVALID_ARGUMENT, MESSAGE_EMPTY, MESSAGE_TOO_LARGE, MESSAGE_HAS_NUL, ID_INVALID, AGENT_UNKNOWN, SETTING_UNKNOWN, WHEN_BUSY_UNSUPPORTED.
         - ALREADY_EXISTS, MESSAGE_CHANGED, CONVERSATION_EXISTS.
         - ABORTED, TURN_ELSEWHERE, CONVERSATION_BUSY.
+        - RESOURCE_EXHAUSTED, QUEUE_FULL: as many messages wait as may.
         - FAILED_PRECONDITION, CONTEXT_LOST, LEGACY_CONVERSATION, LOCATOR_REQUIRED, LOCATOR_MISMATCH, NATIVE_SESSION_MISMATCH, IMAGE_RETIRED, CONVERSATION_REMOVED, AGENT_MISMATCH: recorded, and repeated for the same turn_id.
         - RESOURCE_EXHAUSTED, STORAGE_FULL, NO_HOST.
         - UNAVAILABLE, MANAGER_UNAVAILABLE, HOST_UNAVAILABLE, ENGINE_UNAVAILABLE: nothing was sent; retry with the same turn_id.
@@ -537,14 +560,14 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runner_pb2.SendMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runner_pb2.SendMessageResponse, _abc.Awaitable[_runner_pb2.SendMessageResponse]]:
-        """Starts a turn and returns at once; follow it with WatchTurn. Comes with the queue.
+        """Starts or queues a turn and returns at once; follow it with WatchTurn.
 
-        As StartTurn.
+        As StartTurn: the same turn_id with the same message gives the same turn.
 
         The caller may be any client of the tenant.
 
         Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        - As StartTurn's before the turn is accepted. What comes later is the turn's, and WatchTurn tells it.
         """
 
     @_abc_1.abstractmethod
@@ -553,14 +576,16 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runner_pb2.AnswerQuestionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runner_pb2.AnswerQuestionResponse, _abc.Awaitable[_runner_pb2.AnswerQuestionResponse]]:
-        """Answers a native question. Comes with questions.
+        """Answers a native question, or rejects it.
 
-        Exactly one answer for one request.
+        Exactly one answer for one request. The same answer again says yes again; another one is refused.
 
         The caller may be any client of the tenant.
 
         Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        - INVALID_ARGUMENT, ANSWER_INVALID: of another kind, wrong in number, empty, or no listed option; the request stays open.
+        - NOT_FOUND, NATIVE_REQUEST_UNKNOWN: the conversation's running turn has no such request.
+        - FAILED_PRECONDITION, NATIVE_REQUEST_CLOSED: it was answered otherwise, expired, was withdrawn, or its turn ends.
         """
 
     @_abc_1.abstractmethod
@@ -569,14 +594,14 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runner_pb2.AnswerPermissionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runner_pb2.AnswerPermissionResponse, _abc.Awaitable[_runner_pb2.AnswerPermissionResponse]]:
-        """Answers a native permission request. Comes with permissions.
+        """Answers a native permission request: this one call of a tool is allowed, or it is not.
 
-        Exactly one answer for one request.
+        Exactly one answer for one request. The same answer again says yes again; another one is refused.
 
         The caller may be any client of the tenant.
 
         Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        - As AnswerQuestion's.
         """
 
     @_abc_1.abstractmethod
@@ -681,14 +706,13 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runner_pb2.ListPendingRequestsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runner_pb2.ListPendingRequestsResponse, _abc.Awaitable[_runner_pb2.ListPendingRequestsResponse]]:
-        """Lists native requests that wait for an answer. Comes with questions.
+        """Lists native requests that wait for an answer, in the order in which they came.
 
         It changes nothing.
 
         The caller may be any client of the tenant.
 
-        Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        Errors: none of its own; a conversation with no running turn has none.
         """
 
     @_abc_1.abstractmethod
@@ -697,14 +721,15 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runner_pb2.CancelQueuedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runner_pb2.CancelQueuedResponse, _abc.Awaitable[_runner_pb2.CancelQueuedResponse]]:
-        """Takes a queued message out. Comes with the queue.
+        """Takes a queued message out, before anything of it was sent. Its turn ends as CANCELLED.
 
         Repeating it gives the same answer.
 
         The caller may be any client of the tenant.
 
         Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        - NOT_FOUND, TURN_UNKNOWN.
+        - FAILED_PRECONDITION, TURN_NOT_QUEUED: it runs or ran; CancelTurn ends a running turn.
         """
 
     @_abc_1.abstractmethod
@@ -713,14 +738,28 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runner_pb2.ReleaseQueueRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runner_pb2.ReleaseQueueResponse, _abc.Awaitable[_runner_pb2.ReleaseQueueResponse]]:
-        """Lets a held queue go on. Comes with the queue.
+        """Lets a held queue go on with its next message.
 
         Repeating it gives the same answer.
 
         The caller may be any client of the tenant.
 
-        Errors:
-        - UNIMPLEMENTED, CAPABILITY_NOT_BUILT.
+        Errors: none of its own; a queue that is not held is given as it stands.
+        """
+
+    @_abc_1.abstractmethod
+    def ListQueue(
+        self,
+        request: _runner_pb2.ListQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runner_pb2.ListQueueResponse, _abc.Awaitable[_runner_pb2.ListQueueResponse]]:
+        """Lists a conversation's queued messages, in the order in which they will be sent.
+
+        It changes nothing.
+
+        The caller may be any client of the tenant.
+
+        Errors: none of its own.
         """
 
     @_abc_1.abstractmethod

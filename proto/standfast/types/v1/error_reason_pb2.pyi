@@ -196,6 +196,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """RESOURCE_EXHAUSTED. The process runs as many tasks as it may; retry later."""
     ERROR_REASON_TASKS_CLOSED: _ErrorReason.ValueType  # 86
     """UNAVAILABLE. The process is going down; nothing was started."""
+    ERROR_REASON_ANSWER_INVALID: _ErrorReason.ValueType  # 87
+    """INVALID_ARGUMENT. An answer is not of the shape that the native request wants; metadata: expected, found. The request stays open."""
+    ERROR_REASON_NATIVE_REQUEST_UNKNOWN: _ErrorReason.ValueType  # 88
+    """NOT_FOUND. The conversation's running turn has no native request of that id."""
+    ERROR_REASON_NATIVE_REQUEST_CLOSED: _ErrorReason.ValueType  # 89
+    """FAILED_PRECONDITION. The native request is no longer open; metadata: end."""
+    ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 90
+    """RESOURCE_EXHAUSTED. As many messages of the conversation wait as may; metadata: messages_max."""
+    ERROR_REASON_TURN_NOT_QUEUED: _ErrorReason.ValueType  # 91
+    """FAILED_PRECONDITION. The turn does not wait in a queue; metadata: state."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Reasons. ErrorInfo carries the name without the prefix ERROR_REASON_. The comment gives the status code and an example, and the word that the failure cases use for it."""
@@ -374,4 +384,14 @@ ERROR_REASON_TASKS_FULL: ErrorReason.ValueType  # 85
 """RESOURCE_EXHAUSTED. The process runs as many tasks as it may; retry later."""
 ERROR_REASON_TASKS_CLOSED: ErrorReason.ValueType  # 86
 """UNAVAILABLE. The process is going down; nothing was started."""
+ERROR_REASON_ANSWER_INVALID: ErrorReason.ValueType  # 87
+"""INVALID_ARGUMENT. An answer is not of the shape that the native request wants; metadata: expected, found. The request stays open."""
+ERROR_REASON_NATIVE_REQUEST_UNKNOWN: ErrorReason.ValueType  # 88
+"""NOT_FOUND. The conversation's running turn has no native request of that id."""
+ERROR_REASON_NATIVE_REQUEST_CLOSED: ErrorReason.ValueType  # 89
+"""FAILED_PRECONDITION. The native request is no longer open; metadata: end."""
+ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 90
+"""RESOURCE_EXHAUSTED. As many messages of the conversation wait as may; metadata: messages_max."""
+ERROR_REASON_TURN_NOT_QUEUED: ErrorReason.ValueType  # 91
+"""FAILED_PRECONDITION. The turn does not wait in a queue; metadata: state."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

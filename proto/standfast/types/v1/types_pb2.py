@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1estandfast/types/v1/types.proto\x12\x12standfast.types.v1\":\n\x0f\x43onversationKey\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\"U\n\rNativeLocator\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x19\n\x11native_session_id\x18\x02 \x01(\t\x12\x0b\n\x03\x63wd\x18\x03 \x01(\t\x12\r\n\x05store\x18\x04 \x01(\t\"E\n\x0bGenerations\x12\x11\n\tcontainer\x18\x01 \x01(\x03\x12\x0f\n\x07process\x18\x02 \x01(\x03\x12\x12\n\nactivation\x18\x03 \x01(\x03\";\n\x07\x46inding\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x10\n\x08observed\x18\x03 \x01(\t\"n\n\tBuildInfo\x12\x11\n\tcomponent\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x13\n\x0brelease_sha\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\x05\x12\x0e\n\x06key_id\x18\x05 \x01(\t\"\xa8\x01\n\rAgentSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0fpermission_mode\x18\x02 \x01(\t\x12?\n\x07options\x18\x03 \x03(\x0b\x32..standfast.types.v1.AgentSettings.OptionsEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\x90\x01\n\x0c\x43ontextState\x12\x1d\n\x19\x43ONTEXT_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43ONTEXT_STATE_NEW\x10\x01\x12\x16\n\x12\x43ONTEXT_STATE_LIVE\x10\x02\x12\x1a\n\x16\x43ONTEXT_STATE_RESTORED\x10\x03\x12\x16\n\x12\x43ONTEXT_STATE_LOST\x10\x04*i\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x15\n\x11VERDICT_CONFIRMED\x10\x01\x12\x18\n\x14VERDICT_CONTRADICTED\x10\x02\x12\x14\n\x10VERDICT_UNPROVEN\x10\x03*\xc0\x01\n\x0cStoreVerdict\x12\x1d\n\x19STORE_VERDICT_UNSPECIFIED\x10\x00\x12\x1b\n\x17STORE_VERDICT_CONFIRMED\x10\x01\x12\x1a\n\x16STORE_VERDICT_PROMISED\x10\x02\x12\x1e\n\x1aSTORE_VERDICT_CONTRADICTED\x10\x03\x12\x1a\n\x16STORE_VERDICT_UNPROVEN\x10\x04\x12\x1c\n\x18STORE_VERDICT_UNWRITABLE\x10\x05*\xe0\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_COMPLETED\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x15\n\x11OUTCOME_CANCELLED\x10\x03\x12\x17\n\x13OUTCOME_INTERRUPTED\x10\x04\x12\x15\n\x11OUTCOME_TIMED_OUT\x10\x05\x12\x1f\n\x1bOUTCOME_UNANSWERED_QUESTION\x10\x06\x12\x14\n\x10OUTCOME_NOT_SENT\x10\x07\x12\x13\n\x0fOUTCOME_REFUSED\x10\x08*\x9f\x01\n\x12ProcessDisposition\x12#\n\x1fPROCESS_DISPOSITION_UNSPECIFIED\x10\x00\x12\x1c\n\x18PROCESS_DISPOSITION_KEPT\x10\x01\x12\x1f\n\x1bPROCESS_DISPOSITION_RETIRED\x10\x02\x12%\n!PROCESS_DISPOSITION_RECLAIM_FIRST\x10\x03*E\n\x06\x45xpect\x12\x16\n\x12\x45XPECT_UNSPECIFIED\x10\x00\x12\x0e\n\nEXPECT_NEW\x10\x01\x12\x13\n\x0f\x45XPECT_CONTINUE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1estandfast/types/v1/types.proto\x12\x12standfast.types.v1\":\n\x0f\x43onversationKey\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\"U\n\rNativeLocator\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x19\n\x11native_session_id\x18\x02 \x01(\t\x12\x0b\n\x03\x63wd\x18\x03 \x01(\t\x12\r\n\x05store\x18\x04 \x01(\t\"E\n\x0bGenerations\x12\x11\n\tcontainer\x18\x01 \x01(\x03\x12\x0f\n\x07process\x18\x02 \x01(\x03\x12\x12\n\nactivation\x18\x03 \x01(\x03\";\n\x07\x46inding\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x10\n\x08observed\x18\x03 \x01(\t\"n\n\tBuildInfo\x12\x11\n\tcomponent\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x13\n\x0brelease_sha\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\x05\x12\x0e\n\x06key_id\x18\x05 \x01(\t\"\xd1\x01\n\rAgentSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0fpermission_mode\x18\x02 \x01(\t\x12?\n\x07options\x18\x03 \x03(\x0b\x32..standfast.types.v1.AgentSettings.OptionsEntry\x12\x13\n\x0b\x61llow_rules\x18\x04 \x03(\t\x12\x12\n\ndeny_rules\x18\x05 \x03(\t\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\x90\x01\n\x0c\x43ontextState\x12\x1d\n\x19\x43ONTEXT_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43ONTEXT_STATE_NEW\x10\x01\x12\x16\n\x12\x43ONTEXT_STATE_LIVE\x10\x02\x12\x1a\n\x16\x43ONTEXT_STATE_RESTORED\x10\x03\x12\x16\n\x12\x43ONTEXT_STATE_LOST\x10\x04*i\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x15\n\x11VERDICT_CONFIRMED\x10\x01\x12\x18\n\x14VERDICT_CONTRADICTED\x10\x02\x12\x14\n\x10VERDICT_UNPROVEN\x10\x03*\xc0\x01\n\x0cStoreVerdict\x12\x1d\n\x19STORE_VERDICT_UNSPECIFIED\x10\x00\x12\x1b\n\x17STORE_VERDICT_CONFIRMED\x10\x01\x12\x1a\n\x16STORE_VERDICT_PROMISED\x10\x02\x12\x1e\n\x1aSTORE_VERDICT_CONTRADICTED\x10\x03\x12\x1a\n\x16STORE_VERDICT_UNPROVEN\x10\x04\x12\x1c\n\x18STORE_VERDICT_UNWRITABLE\x10\x05*\xe0\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_COMPLETED\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x15\n\x11OUTCOME_CANCELLED\x10\x03\x12\x17\n\x13OUTCOME_INTERRUPTED\x10\x04\x12\x15\n\x11OUTCOME_TIMED_OUT\x10\x05\x12\x1f\n\x1bOUTCOME_UNANSWERED_QUESTION\x10\x06\x12\x14\n\x10OUTCOME_NOT_SENT\x10\x07\x12\x13\n\x0fOUTCOME_REFUSED\x10\x08*\x9f\x01\n\x12ProcessDisposition\x12#\n\x1fPROCESS_DISPOSITION_UNSPECIFIED\x10\x00\x12\x1c\n\x18PROCESS_DISPOSITION_KEPT\x10\x01\x12\x1f\n\x1bPROCESS_DISPOSITION_RETIRED\x10\x02\x12%\n!PROCESS_DISPOSITION_RECLAIM_FIRST\x10\x03*E\n\x06\x45xpect\x12\x16\n\x12\x45XPECT_UNSPECIFIED\x10\x00\x12\x0e\n\nEXPECT_NEW\x10\x01\x12\x13\n\x0f\x45XPECT_CONTINUE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,18 +33,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_AGENTSETTINGS_OPTIONSENTRY']._loaded_options = None
   _globals['_AGENTSETTINGS_OPTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_CONTEXTSTATE']._serialized_start=617
-  _globals['_CONTEXTSTATE']._serialized_end=761
-  _globals['_VERDICT']._serialized_start=763
-  _globals['_VERDICT']._serialized_end=868
-  _globals['_STOREVERDICT']._serialized_start=871
-  _globals['_STOREVERDICT']._serialized_end=1063
-  _globals['_OUTCOME']._serialized_start=1066
-  _globals['_OUTCOME']._serialized_end=1290
-  _globals['_PROCESSDISPOSITION']._serialized_start=1293
-  _globals['_PROCESSDISPOSITION']._serialized_end=1452
-  _globals['_EXPECT']._serialized_start=1454
-  _globals['_EXPECT']._serialized_end=1523
+  _globals['_CONTEXTSTATE']._serialized_start=658
+  _globals['_CONTEXTSTATE']._serialized_end=802
+  _globals['_VERDICT']._serialized_start=804
+  _globals['_VERDICT']._serialized_end=909
+  _globals['_STOREVERDICT']._serialized_start=912
+  _globals['_STOREVERDICT']._serialized_end=1104
+  _globals['_OUTCOME']._serialized_start=1107
+  _globals['_OUTCOME']._serialized_end=1331
+  _globals['_PROCESSDISPOSITION']._serialized_start=1334
+  _globals['_PROCESSDISPOSITION']._serialized_end=1493
+  _globals['_EXPECT']._serialized_start=1495
+  _globals['_EXPECT']._serialized_end=1564
   _globals['_CONVERSATIONKEY']._serialized_start=54
   _globals['_CONVERSATIONKEY']._serialized_end=112
   _globals['_NATIVELOCATOR']._serialized_start=114
@@ -56,7 +56,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BUILDINFO']._serialized_start=333
   _globals['_BUILDINFO']._serialized_end=443
   _globals['_AGENTSETTINGS']._serialized_start=446
-  _globals['_AGENTSETTINGS']._serialized_end=614
-  _globals['_AGENTSETTINGS_OPTIONSENTRY']._serialized_start=568
-  _globals['_AGENTSETTINGS_OPTIONSENTRY']._serialized_end=614
+  _globals['_AGENTSETTINGS']._serialized_end=655
+  _globals['_AGENTSETTINGS_OPTIONSENTRY']._serialized_start=609
+  _globals['_AGENTSETTINGS_OPTIONSENTRY']._serialized_end=655
 # @@protoc_insertion_point(module_scope)

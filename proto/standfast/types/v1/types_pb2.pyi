@@ -402,13 +402,25 @@ class AgentSettings(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     PERMISSION_MODE_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    ALLOW_RULES_FIELD_NUMBER: _builtins.int
+    DENY_RULES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Optional. The model's name; empty means the agent's default."""
     permission_mode: _builtins.str
-    """Optional. "auto" (default). Other modes come with the permission RPCs and are refused until then."""
+    """Optional. "auto" (allow inside the sandbox), "ask" (the client is asked) or "deny" (what would ask is refused). Empty: the conversation's last
+    one, "auto" at first. A mode that the agent has no notion of is refused.
+    """
     @_builtins.property
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Optional. Further settings that the agent lists, by name."""
+
+    @_builtins.property
+    def allow_rules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Optional. Tools that may be used with nobody asked, in the agent's own notation, e.g. "Bash(git *)". Refused for an agent that has no such rules."""
+
+    @_builtins.property
+    def deny_rules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Optional. Tools that may never be used; stronger than any allowing rule and than the mode."""
 
     def __init__(
         self,
@@ -416,10 +428,12 @@ class AgentSettings(_message.Message):
         model: _builtins.str = ...,
         permission_mode: _builtins.str = ...,
         options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        allow_rules: _abc.Iterable[_builtins.str] | None = ...,
+        deny_rules: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "options", b"options", "permission_mode", b"permission_mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_rules", b"allow_rules", "deny_rules", b"deny_rules", "model", b"model", "options", b"options", "permission_mode", b"permission_mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
