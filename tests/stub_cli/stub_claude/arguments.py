@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 _WITH_VALUE = frozenset(
@@ -9,6 +10,7 @@ _WITH_VALUE = frozenset(
         "--input-format",
         "--output-format",
         "--permission-mode",
+        "--allowedTools",
         "--disallowedTools",
         "--model",
         "--session-id",
@@ -33,6 +35,10 @@ class Arguments:
     resume: str | None = None
     partial_messages: bool = False
     subagent_text: bool = False
+    asks: bool = False  # what must be asked for comes as a control request
+    allowed: tuple[str, ...] = ()
+    disallowed: tuple[str, ...] = ()
+    asking: tuple[str, ...] = ()  # tools with an asking rule
 
 
 class UsageError(Exception):
@@ -65,4 +71,12 @@ def read_arguments(argv: list[str]) -> Arguments:
         resume=values.get("--resume"),
         partial_messages="--include-partial-messages" in flags,
         subagent_text="--forward-subagent-text" in flags,
+        asks=values.get("--permission-prompt-tool") == "stdio",
+        allowed=_rules(values.get("--allowedTools", "")),
+        disallowed=_rules(values.get("--disallowedTools", "")),
+        asking=tuple(json.loads(values.get("--settings", "{}")).get("permissions", {}).get("ask", ())),
     )
+
+
+def _rules(value: str) -> tuple[str, ...]:
+    return tuple(rule for rule in value.split(",") if rule)

@@ -36,6 +36,9 @@ class Process:
         self._delivered = delivered
         self._messages: queue.Queue[Message | None] = queue.Queue()
         self._turn: Turn | None = None
+        self._lock = threading.Lock()
+        self._queued: list[str | None] = []
+        self._cancelled: set[str] = set()
         self._ran_a_turn = False
         self._is_resumed = session.arguments.resume is not None
 
@@ -70,6 +73,8 @@ class Process:
         match value.get("type"):
             case "control_request":
                 return self._control(value)
+            case "control_response":
+                self._session.asking.take_answer(value["response"])
             case "user":
                 self._user(value)
             case _:
@@ -89,7 +94,7 @@ class Process:
                 "pid": os.getpid(),
             }
         elif subtype == "interrupt":
-            answer["response"] = {"still_queued": []}
+            answer["response"] = self._interrupted_queue(cancels=value["request"].get("cancel_queued") is True)
         elif subtype != "end_session":
             answer = {"subtype": "error", "request_id": request_id, "error": f"Unsupported control request: {subtype}"}
         self._out.event({"type": "control_response", "response": answer}, names_session=False)
@@ -100,6 +105,18 @@ class Process:
         if subtype == "end_session":
             self._leave_at_once(0)
         return True
+
+    def _interrupted_queue(self, *, cancels: bool) -> dict[str, Any]:
+        """What becomes of messages that were taken and not begun: without `cancel_queued` they run all the same."""
+        with self._lock:
+            queued = [one for one in self._queued if one is not None]
+            if not cancels:
+                return {"still_queued": queued}
+            self._cancelled.update(queued)
+            self._queued.clear()
+        for one in queued:
+            self._out.lifecycle(one, "cancelled")
+        return {"still_queued": [], "cancelled": queued}
 
     def _user(self, value: dict[str, Any]) -> None:
         message_uuid = value.get("uuid")
@@ -112,10 +129,17 @@ class Process:
             self._delivered.add(message_uuid)
             self._out.lifecycle(message_uuid, "queued")
         self._session.transcript.queue_operation("enqueue")
+        with self._lock:
+            self._queued.append(message_uuid)
         self._messages.put((message_uuid, blocks))
 
     def _work(self) -> None:
         while (message := self._messages.get()) is not None:
+            pass_gate(self._session.gates, "queued", lambda: message[0] in self._cancelled)
+            with self._lock:
+                if message[0] is not None and message[0] in self._cancelled:
+                    continue
+                self._queued.remove(message[0])
             self._session.interrupted.clear()
             self._session.model.ready()
             self._turn = Turn(self._session, *message)

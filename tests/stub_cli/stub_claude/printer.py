@@ -10,7 +10,7 @@ from typing import Any
 
 Event = dict[str, Any]
 
-_TOOLS = ["Task", "Bash", "Edit", "Read", "Write"]
+_TOOLS = ["Task", "AskUserQuestion", "Bash", "Edit", "Read", "Write"]
 
 
 def new_uuid() -> str:

@@ -15,6 +15,7 @@ from . import VERSION, history
 from .arguments import Arguments
 from .gates import pass_gate
 from .model import BrokenStreamError, ConnectionLostError, ModelClient, StatusError
+from .permissions import ALLOW, DENY, QUESTION_TOOL, Asking, rule_on, told
 from .printer import Printer, new_uuid
 from .tools import RunningTool
 from .transcript import Transcript
@@ -60,6 +61,7 @@ class Session:
         self.gates = gates
         self.model = ModelClient(os.environ.get("ANTHROPIC_BASE_URL", ""), os.environ.get("ANTHROPIC_API_KEY", ""))
         self.tool = RunningTool(self.cwd)
+        self.asking = Asking(printer)
         self.interrupted = threading.Event()
         self.late_records: list[dict[str, Any]] = []
         self.has_background_task = False
@@ -343,8 +345,13 @@ class Turn:
 
     def _use_tool(self, call: Block) -> Block:
         self._tool_call = call
-        if call["name"] == "Bash":
+        refused = self._ask_for(call)
+        if refused is not None:
+            said, failed = refused, True
+        elif call["name"] == "Bash":
             said, failed = self._s.tool.bash(str(call["input"].get("command", "")))
+        elif call["name"] == QUESTION_TOOL:
+            said, failed = told(call["input"]), False
         elif call["name"] in ("Task", "Agent"):
             said, failed = self._subagent(call), False
         else:
@@ -355,6 +362,35 @@ class Turn:
         result = {"tool_use_id": call["id"], "type": "tool_result", "content": said, "is_error": failed}
         self._user_event([result])
         return result
+
+    def _ask_for(self, call: Block) -> str | None:
+        """None when the call may be made, with the input that the answer gave; else what the model is told."""
+        tool = call["name"]
+        ruling = rule_on(self._s.arguments, tool, call["input"])
+        if tool not in ("Bash", QUESTION_TOOL) or ruling == ALLOW:
+            return None
+        if ruling == DENY:
+            said = f"Permission to use {tool} has been denied."
+            self._out.event(
+                {
+                    "type": "system",
+                    "subtype": "permission_denied",
+                    "tool_name": tool,
+                    "tool_use_id": call["id"],
+                    "message": said,
+                }
+            )
+            return said
+        answer = self._s.asking.ask(call, self._s.interrupted)
+        if answer is None:
+            raise InterruptedTurnError(in_tool=True)
+        if answer.get("subtype") != "success":
+            return f"Tool permission request failed: Error: {answer.get('error')}"
+        inner = answer["response"]
+        if inner["behavior"] == "deny":
+            return str(inner["message"])
+        call["input"] = inner["updatedInput"]
+        return None
 
     def _subagent(self, call: Block) -> str:
         """A sub-agent of one request. Its events carry the root's id, and the call's id as their parent."""
