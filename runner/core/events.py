@@ -112,6 +112,13 @@ class ProcessMustRetire:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestWithdrawn:
+    """The CLI took a request back: nothing may be answered any more."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class FrameRead:
     """One whole frame was read; what it says follows. `kind` is its kind, e.g. "system/init"."""
 
@@ -195,12 +202,38 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionOption:
+    """One option of a question. `label` is the value to answer with."""
+
+    label: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question. `multiple`: several values may be given. `free_text`: a text that is no option may be given."""
+
+    header: str
+    text: str
+    options: tuple[QuestionOption, ...] = ()
+    multiple: bool = False
+    free_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NativeRequest:
-    """The CLI asks for something (permission, question, unknown). Answered or refused one to one."""
+    """The CLI asks for something. Answered or refused one to one.
+
+    `kind` is "permission" (may `tool` be used?), "question" (each of `questions` wants one answer) or "other" (nothing that
+    this house can answer: it is refused natively). `payload_json` is the request as the CLI wrote it.
+    """
 
     request_id: str
-    kind: str  # PERMISSION, QUESTION, UNKNOWN
+    kind: str
     payload_json: str
+    tool: str | None = None
+    questions: tuple[Question, ...] = ()
+    parent_id: str | None = None  # the sub-agent's tool call id, None for the root
 
 
 Fact = (
@@ -216,6 +249,7 @@ Fact = (
     | AlreadyDelivered
     | NativeTurnEnded
     | ProcessMustRetire
+    | RequestWithdrawn
     | FrameRead
     | NoiseLine
 )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from runner.core.answers import Answer
 from runner.core.events import DriverEvent
 
 
@@ -53,6 +54,9 @@ class Driver(Protocol):
 
     def interrupt_frames(self) -> list[bytes]:
         """The native interrupt of the running turn."""
+
+    def answer_frames(self, request_id: str, answer: Answer) -> list[bytes]:
+        """The native answer to an open request, once. Raises AnswerShapeError, and nothing is to be written then."""
 
     def answer_unknown_frames(self, request_id: str) -> list[bytes]:
         """The native refusal of a request that this driver does not know or may not answer."""
