@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from runner.core.answers import Answer
 from runner.core.events import DriverEvent, FrameRead, NoiseLine
-from runner.drivers.codex import frames, requests
+from runner.drivers.codex import frames
 from runner.drivers.codex.reader import Phase, StreamReader
 from runner.drivers.line_framer import Line, LineFramer
-from runner.drivers.port import Answer, AnswerShapeError, Opening
+from runner.drivers.port import Opening
 
 AGENT = "codex"
 VERSION = "0.171.0"
@@ -76,21 +77,12 @@ class CodexDriver:
         return [frames.interrupt_frame(request_id, thread_id=thread_id, turn_id=self._reader.turn_id)]
 
     def answer_frames(self, request_id: str, answer: Answer) -> list[bytes]:
-        asked = self._reader.open_requests.get(request_id)
-        if asked is None:
-            raise AnswerShapeError(f"expected an open request, found none with the id {request_id!r}")
-        frame = requests.answer_frame(asked, answer)
-        del self._reader.open_requests[request_id]
-        return [frame]
+        return [self._reader.requests.answer(request_id, answer)]
 
     def answer_unknown_frames(self, request_id: str) -> list[bytes]:
-        """The protocol's refusal. Not for a question, which would be answered by it: its turn is interrupted instead."""
-        asked = self._reader.open_requests.pop(request_id, None)
-        if asked is None:
-            return []
-        if asked.request.kind == "question":
-            return self.interrupt_frames()
-        return [frames.error_frame(asked.native_id, "this client does not answer requests of this kind")]
+        """Nothing for a question: whatever is said to it but an answer is the empty answer to this CLI (observed)."""
+        frame = self._reader.requests.refuse(request_id)
+        return [] if frame is None else [frame]
 
     def feed(self, data: bytes) -> list[DriverEvent]:
         return [event for line in self._framer.feed(data) for event in self._read(line)]

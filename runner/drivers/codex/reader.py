@@ -34,8 +34,9 @@ from runner.core.events import (
     SessionSeen,
     Warned,
 )
-from runner.drivers.codex import frames, normalise, requests
+from runner.drivers.codex import frames, normalise
 from runner.drivers.codex.frames import Frame, read_object, read_text
+from runner.drivers.codex.requests import OpenRequests, is_known
 
 RETIRE_AUTONOMOUS = "AUTONOMOUS_TURN"
 RETIRE_REJECTED = "MESSAGE_REJECTED"
@@ -60,7 +61,7 @@ class StreamReader:
         self.phase = Phase.BEFORE_MESSAGE
         self.thread_id = thread_id
         self.turn_id: str | None = None
-        self.open_requests: dict[str, requests.Asked] = {}
+        self.requests = OpenRequests()
         self._opens_with = opens_with  # the native start or resume, due once `initialize` is answered
         self._handshake_pending = False
         self._message_ids: list[str] = []  # ours, and those that were steered into our turn
@@ -96,7 +97,7 @@ class StreamReader:
             return self._answer(frame, frame.answers)
         if frame.asks is not None and not self._is_for_us(frame):
             # Never held and never taken for the root's: it is refused by the protocol, so that nothing waits for ever.
-            return [self._ask(frame, is_ours=False)]
+            return [*self.requests.ask(frame, is_ours=False)]
         if frame.thread_id is None or frame.thread_id != self.thread_id:
             return self._of_another_thread(frame)
         if self.phase is Phase.WAITING and frame.turn_id is not None:
@@ -164,7 +165,7 @@ class StreamReader:
         return [*self._retire(RETIRE_AUTONOMOUS)] if frame.kind == "turn/started" else []
 
     def _is_for_us(self, frame: Frame) -> bool:
-        if frame.thread_id != self.thread_id or self.thread_id is None or not requests.is_known(frame):
+        if frame.thread_id != self.thread_id or self.thread_id is None or not is_known(frame):
             return False
         if self.phase is Phase.WAITING:
             return True  # held until our turn is named; the answer to our frame comes at once
@@ -173,7 +174,7 @@ class StreamReader:
     def _of_our_thread(self, frame: Frame) -> list[Body]:
         """What names no turn."""
         if frame.kind == "serverRequest/resolved":
-            self.open_requests.pop(requests.id_text(frame.params.get("requestId")), None)
+            return [*self.requests.withdraw(frame.params.get("requestId"))]
         return [*normalise.warned(frame)] if self.phase in (Phase.WAITING, Phase.RUNNING) else []
 
     # --- our turn -----------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class StreamReader:
             return [MessageStarted(), *self._seen(frame)]
         bodies += self._seen(frame) if frame.thread_id != self._last_seen else []
         if frame.asks is not None:
-            return [*bodies, self._ask(frame, is_ours=True)]
+            return [*bodies, *self.requests.ask(frame, is_ours=True)]
         match frame.kind:
             case "item/started" | "item/completed" if read_text(frame.item, "type") == "userMessage":
                 bodies += self._user_item(frame)
@@ -221,11 +222,6 @@ class StreamReader:
         self._last_seen = thread_id
         return [SessionSeen(thread_id, frame.kind)]
 
-    def _ask(self, frame: Frame, *, is_ours: bool) -> Body:
-        asked = requests.read(frame, is_ours=is_ours)
-        self.open_requests[asked.request.request_id] = asked
-        return asked.request
-
     def _note_usage(self, usage: dict[str, Any]) -> None:
         """`last` is added anew at each update, some of which repeat it (a compaction's), so the turn's is a difference."""
         self._usage_total = read_object(usage, "total")
@@ -234,7 +230,6 @@ class StreamReader:
 
     def _end(self, frame: Frame) -> list[Body]:
         self.phase = Phase.ENDED
-        self.open_requests.clear()
         bodies: list[Body] = []
         if self._usage_before is not None:
             bodies.append(normalise.usage_of(self._usage_total, self._usage_before))

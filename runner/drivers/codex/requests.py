@@ -15,16 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from runner.core.events import NativeRequest, Question
+from runner.core.answers import Answer, AnswerShapeError, PermissionAnswer, QuestionAnswer, RejectAnswer, check_answer
+from runner.core.events import NativeRequest, Question, QuestionOption, RequestWithdrawn
 from runner.drivers.codex import frames
 from runner.drivers.codex.frames import Frame, objects, read_list, read_text, to_json, whole_text
-from runner.drivers.port import (
-    Answer,
-    AnswerShapeError,
-    PermissionAnswer,
-    QuestionAnswer,
-    RejectAnswer,
-)
 
 _TOOLS = {
     "item/commandExecution/requestApproval": "shell",
@@ -34,7 +28,7 @@ _QUESTION = "item/tool/requestUserInput"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class _Asked:
     """One open request: as the client sees it, with the id as the CLI spells it and the ids of its questions."""
 
     request: NativeRequest
@@ -42,69 +36,86 @@ class Asked:
     question_ids: tuple[str, ...] = ()
 
 
-def id_text(native_id: object) -> str:
-    """The request's id as text: the CLI counts in whole numbers."""
-    return native_id if isinstance(native_id, str) else to_json(native_id)
+class OpenRequests:
+    """The requests of one activation that were not answered yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Asked] = {}
+
+    def ask(self, frame: Frame, *, is_ours: bool) -> list[NativeRequest]:
+        """The request that a frame with a method and an id makes. A stranger's is one that nobody can answer here."""
+        native_id = frame.asks
+        if native_id is None:
+            return []
+        asked = _asked(frame, native_id, is_ours=is_ours)
+        self._open[asked.request.request_id] = asked
+        return [asked.request]
+
+    def withdraw(self, native_id: object) -> list[RequestWithdrawn]:
+        """`serverRequest/resolved`: answered, or ended with its turn. After an answer it says nothing new."""
+        request_id = _id_text(native_id)
+        return [] if self._open.pop(request_id, None) is None else [RequestWithdrawn(request_id)]
+
+    def answer(self, request_id: str, answer: Answer) -> bytes:
+        """The native answer, once. Raises AnswerShapeError."""
+        asked = self._open.get(request_id)
+        if asked is None:
+            raise AnswerShapeError("the id of an open request", "another")
+        check_answer(asked.request, answer)
+        frame = _answer_frame(asked, answer)
+        del self._open[request_id]
+        return frame
+
+    def refuse(self, request_id: str) -> bytes | None:
+        """The protocol's refusal. None for a question, which would be answered by it, and for one that is not open."""
+        asked = self._open.pop(request_id, None)
+        if asked is None or asked.request.kind == "question":
+            return None
+        return frames.error_frame(asked.native_id, "this client does not answer requests of this kind")
 
 
 def is_known(frame: Frame) -> bool:
-    """Whether this driver may answer it with more than a refusal. One that names no turn belongs to none."""
+    """Whether it may be answered with more than a refusal. One that names no turn belongs to none."""
     if frame.turn_id is None:
         return False
     return frame.kind in _TOOLS or (frame.kind == _QUESTION and bool(_questions(frame)))
 
 
-def read(frame: Frame, *, is_ours: bool) -> Asked:
-    """The request that a frame with a method and an id makes."""
-    native_id = frame.asks
-    assert native_id is not None
-    request_id, payload = id_text(native_id), to_json(frame.params)
+def _asked(frame: Frame, native_id: int | str, *, is_ours: bool) -> _Asked:
+    request_id, payload = _id_text(native_id), to_json(frame.params)
     if is_ours and frame.kind in _TOOLS:
-        tool = _TOOLS[frame.kind]
-        return Asked(NativeRequest(request_id, "permission", payload, tool=tool), native_id)
+        return _Asked(NativeRequest(request_id, "permission", payload, tool=_TOOLS[frame.kind]), native_id)
     if is_ours and frame.kind == _QUESTION:
         found = _questions(frame)
-        ids = tuple(question_id for question_id, _ in found)
         questions = tuple(question for _, question in found)
-        tool = "request_user_input"
-        return Asked(NativeRequest(request_id, "question", payload, tool=tool, questions=questions), native_id, ids)
-    return Asked(NativeRequest(request_id, "other", payload, tool=frame.kind), native_id)
+        request = NativeRequest(request_id, "question", payload, tool="request_user_input", questions=questions)
+        return _Asked(request, native_id, tuple(question_id for question_id, _ in found))
+    return _Asked(NativeRequest(request_id, "other", payload, tool=frame.kind), native_id)
 
 
-def answer_frame(asked: Asked, answer: Answer) -> bytes:
-    """The one frame of an answer. Raises AnswerShapeError when it does not fit the request."""
-    kind = asked.request.kind
+def _answer_frame(asked: _Asked, answer: Answer) -> bytes:
     match answer:
-        case PermissionAnswer(allow=allow) if kind == "permission":
+        case PermissionAnswer(allow=allow):
+            # A refusal's message has no place in this protocol.
             return frames.result_frame(asked.native_id, {"decision": "accept" if allow else "decline"})
-        case RejectAnswer() if kind == "permission":
+        case QuestionAnswer(answers=answers):
+            told = zip(asked.question_ids, answers, strict=True)
+            return frames.result_frame(
+                asked.native_id, {"answers": {question_id: {"answers": list(values)} for question_id, values in told}}
+            )
+        case RejectAnswer() if asked.request.kind == "permission":
             return frames.result_frame(asked.native_id, {"decision": "decline"})
-        case QuestionAnswer(answers=answers) if kind == "question":
-            return frames.result_frame(asked.native_id, {"answers": _answers(asked, answers)})
-        case RejectAnswer() if kind == "question":
+        case RejectAnswer() if asked.request.kind == "question":
             raise AnswerShapeError(
-                "expected an answer: this CLI has no refusal of a question; interrupt the turn instead"
+                "an answer, or the turn's interrupt: this CLI cannot reject a question", "a rejection"
             )
         case RejectAnswer(message=message):
             return frames.error_frame(asked.native_id, message)
-        case _:
-            raise AnswerShapeError(f"expected an answer to a {kind}, found {type(answer).__name__}")
 
 
-def _answers(asked: Asked, answers: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
-    questions = asked.request.questions
-    if len(answers) != len(questions):
-        raise AnswerShapeError(f"expected {len(questions)} answers, one a question, found {len(answers)}")
-    for number, (question, chosen) in enumerate(zip(questions, answers, strict=True), start=1):
-        if len(chosen) != 1 or not chosen[0].strip():
-            raise AnswerShapeError(f"expected one answer to question {number}, found {len(chosen)}, or a blank one")
-        if not question.free_text and chosen[0] not in question.options:
-            raise AnswerShapeError(
-                f"expected one of the {len(question.options)} options of question {number}, found another text"
-            )
-    return {
-        question_id: {"answers": list(chosen)} for question_id, chosen in zip(asked.question_ids, answers, strict=True)
-    }
+def _id_text(native_id: object) -> str:
+    """The request's id as text: the CLI counts in whole numbers from 0."""
+    return native_id if isinstance(native_id, str) else to_json(native_id)
 
 
 def _questions(frame: Frame) -> list[tuple[str, Question]]:
@@ -115,7 +126,7 @@ def _questions(frame: Frame) -> list[tuple[str, Question]]:
         question_id = read_text(fields, "id")
         if question_id is None:
             return []
-        options = tuple(_options(fields))
+        options = _options(fields)
         question = Question(
             header=read_text(fields, "header") or "",
             text=read_text(fields, "question") or "",
@@ -128,12 +139,12 @@ def _questions(frame: Frame) -> list[tuple[str, Question]]:
     return found if is_whole else []
 
 
-def _options(fields: dict[str, Any]) -> list[str]:
-    """The options' labels. An option is an object with a label; a plain text is one as well."""
-    labels = []
+def _options(fields: dict[str, Any]) -> tuple[QuestionOption, ...]:
+    """An option is an object with a label; a plain text is one as well."""
+    found = []
     for option in read_list(fields, "options"):
-        if isinstance(option, dict):
-            option = read_text(option, "label")
         if isinstance(option, str):
-            labels.append(whole_text(option))
-    return labels
+            found.append(QuestionOption(whole_text(option), ""))
+        elif isinstance(option, dict) and (label := read_text(option, "label")) is not None:
+            found.append(QuestionOption(label, read_text(option, "description") or ""))
+    return tuple(found)

@@ -9,7 +9,8 @@ ordinals: a record that was taken out, or put in, breaks it, and `thread/resume`
     ASSISTANT    a message with the role assistant. Its text is what is printed of it: its parts joined, citations taken out
     TOOL         other response items: calls, results, thinking, and messages that the CLI writes itself (bookkeeping.py)
     BOOKKEEPING  `session_meta` as the first record, and the kinds in bookkeeping.py
-    NEW_BASE     `compacted`
+    NEW_BASE     `compacted`, which replaces the history above it. Its uuid is that of the compaction's `item_completed` after it,
+                 which is printed, too (observed)
     FOREIGN      anything else
 
 A record of a turn hangs below that turn's user record, by the turn id that it carries; one of a turn that is not in this part hangs
@@ -133,12 +134,12 @@ def _without_open_ends(raws: list[_Raw], records: list[StoreRecordLine], chain: 
 
 # --- records ----------------------------------------------------------------------------------------------------------------------------
 def _records(raws: list[_Raw], *, from_start: bool) -> list[StoreRecordLine]:
-    client_ids = _client_ids(raws)
+    named_beside = {**_client_ids(raws), **_compaction_ids(raws)}
     kinds = [_kind(raw, is_first=from_start and raw.line == 1) for raw in raws]
     times: Counter[tuple[str | None, str]] = Counter()
     uuids: list[str] = []
     for raw, kind in zip(raws, kinds, strict=True):
-        uuids.append(_uuid(raw, kind, client_ids, times))
+        uuids.append(_uuid(raw, kind, named_beside, times))
     user_of_turn: dict[str | None, str] = {}
     for raw, kind, uuid in zip(raws, kinds, uuids, strict=True):
         if kind is RecordKind.USER:
@@ -220,14 +221,28 @@ def _client_ids(raws: list[_Raw]) -> dict[int, str]:
     return found
 
 
-def _uuid(raw: _Raw, kind: RecordKind, client_ids: dict[int, str], times: Counter[tuple[str | None, str]]) -> str:
+def _compaction_ids(raws: list[_Raw]) -> dict[int, str]:
+    """Line of a `compacted` record -> the name of its compaction, from the item that follows it."""
+    found: dict[int, str] = {}
+    waiting: _Raw | None = None
+    for raw in raws:
+        item = raw.payload.get("item") if raw.event == "item_completed" else None
+        if raw.type == "compacted":
+            waiting = raw
+        elif waiting is not None and isinstance(item, dict) and item.get("type") == "ContextCompaction":
+            found[waiting.line] = item_uuid(raw.turn_id or "", str(item.get("id")), 0)
+            waiting = None
+    return found
+
+
+def _uuid(raw: _Raw, kind: RecordKind, named_beside: dict[int, str], times: Counter[tuple[str | None, str]]) -> str:
     if raw.event in TURN_ENDS and raw.turn_id is not None:
         return end_uuid(raw.turn_id)
     item_id = _text_or_none(raw.payload.get("id"))
     if raw.type != "response_item" or item_id is None:
-        return _ordinal_name(raw.ordinal)
+        return named_beside.get(raw.line, _ordinal_name(raw.ordinal))
     if kind is RecordKind.USER:
-        return client_ids.get(raw.line, item_id)
+        return named_beside.get(raw.line, item_id)
     key = (raw.turn_id, item_id)
     uuid = item_uuid(raw.turn_id or "", item_id, times[key])
     times[key] += 1
@@ -235,7 +250,7 @@ def _uuid(raw: _Raw, kind: RecordKind, client_ids: dict[int, str], times: Counte
 
 
 def _parent(raw: _Raw, uuid: str, user_of_turn: dict[str | None, str]) -> str | None:
-    """What it hangs below: its turn's first user record. A steered message hangs below nothing, for it has a turn of its own."""
+    """What it hangs below: its turn's first user record."""
     user = user_of_turn.get(raw.turn_id) if raw.turn_id is not None else None
     return user if user != uuid else None
 

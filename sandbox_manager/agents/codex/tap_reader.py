@@ -69,10 +69,11 @@ class CodexTapReader:
         self._merged = False
         self._user_item_seen = False
         self._named_before_output: bool | None = None
-        self._autonomous = False
+        self._other_starts: set[str] = set()  # threads on which a turn began that is not ours
         self._end: NativeEnd | None = None
         self._assistant: list[AssistantText] = []
         self._times: dict[str, int] = {}
+        self._bases: list[str] = []
         self._retry_seen = False
         self._noise_lines = 0
         self._open_requests: dict[str, None] = {}
@@ -120,11 +121,12 @@ class CodexTapReader:
             retry_seen=self._retry_seen,
             # A command that went on is a process of the slot: the census finds and ends it, and the CLI takes that (observed).
             background_pending=False,
-            lifecycle_closed=self._end is not None and not self._autonomous,
+            lifecycle_closed=self._end is not None and self._other_starts.isdisjoint(self._session_ids),
             noise_lines=self._noise_lines,
             open_requests=tuple(self._open_requests),
             agent_version=self._agent_version,
             printed=tuple(printed),
+            bases=tuple(self._bases),
             handshake_session_id=self._thread_id,
             handshake_store=self._store,
         )
@@ -200,8 +202,8 @@ class CodexTapReader:
         if "id" in frame:
             self._open_requests[_id_text(frame["id"])] = None  # a stranger's: to be refused
         # On a thread of its own it is a sub-agent's; on ours the CLI began a turn by itself.
-        if frame["method"] == "turn/started" and params.get("threadId") in self._session_ids:
-            self._autonomous = True
+        if frame["method"] == "turn/started":
+            self._other_starts.add(str(params.get("threadId")))
 
     def _names_ours(self, params: dict[str, object]) -> bool:
         """A user item with our message id, as the first of its turn: it stands for the answer that names our turn."""
@@ -236,6 +238,8 @@ class CodexTapReader:
                 self._user_item(item)
             case "item/completed" if item.get("type") == "agentMessage":
                 self._agent_message(item)
+            case "item/completed" if item.get("type") == "contextCompaction" and isinstance(item.get("id"), str):
+                self._bases.append(item_uuid(self._turn_id or "", str(item["id"]), 0))
             case "error" if params.get("willRetry") is True:
                 self._retry_seen = True
             case "turn/completed":

@@ -153,7 +153,8 @@ class _Player:
         params = message["params"]
         if self._current is None or self._has_message:
             self._current = open_activation(
-                Opening(native_session_id=params["threadId"], resumes=True, workspace="/workspace"), process_is_new=False
+                Opening(native_session_id=params["threadId"], resumes=True, workspace="/workspace"),
+                process_is_new=False,
             )
             self._found.append(self._current)
         message_id = params.get("clientUserMessageId", f"m-{message['id']}")
