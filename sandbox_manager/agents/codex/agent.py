@@ -29,6 +29,9 @@ class Codex:
     def launch(self, settings: LaunchSettings) -> LaunchSpec:
         return launch.launch(settings)
 
+    def keeps_pinned(self, spec: LaunchSpec) -> bool:
+        return "check_for_update_on_startup=false" in spec.argv
+
     def locator(self, native_session_id: str, workspace: str) -> NativeLocator:
         """A thread that begins: the CLI names its id and its rollout, whose path holds the day and the time."""
         return NativeLocator(agent=self.name, native_session_id="", cwd=workspace, store="")

@@ -88,8 +88,8 @@ def launch(settings: LaunchSettings) -> LaunchSpec:
         argv += ["-c", f"{name}={json.dumps(value, ensure_ascii=False)}"]  # a JSON text or list is a TOML one, too
     argv.append("app-server")
     env = {
+        # No CODEX_HOME: the CLI makes its own folder below HOME, and refuses one that is named and not there.
         "HOME": settings.home,
-        "CODEX_HOME": f"{settings.home}/.codex",
         "PATH": _PATH,
         "LANG": "C.UTF-8",
         "TERM": "dumb",
