@@ -76,6 +76,10 @@ def completed(frame: Frame) -> list[Normalised]:
     """An item that is whole: an assistant's text, a tool's result."""
     item = frame.item
     kind, item_id = read_text(item, "type"), read_text(item, "id") or ""
+    if kind == "agentMessage" and item.get("delivery") is not None:
+        # A tool of the newer models that writes to the user while the turn goes on; an answer to it would be a new message.
+        said = {name: item[name] for name in ("text", "questions") if item.get(name)}
+        return [ToolCall(item_id, "message_to_user", to_json(said), None)]
     if kind == "agentMessage":
         text = read_text(item, "text")
         return [AssistantMessage(item_id, text, None, item_id or None)] if text else []

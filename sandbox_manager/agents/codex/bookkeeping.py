@@ -51,6 +51,7 @@ turn, a skill that the text named. They belong to a turn and are no prompt."""
 
 TOOL_ITEMS = frozenset(
     {
+        "additional_tools",
         "reasoning",
         "function_call",
         "function_call_output",

@@ -33,6 +33,9 @@ APPROVAL_POLICIES: Final = {"auto": "never", "ask": "untrusted", "deny": "untrus
 SANDBOX: Final = "danger-full-access"
 """The CLI's own sandbox is off: the slot is the sandbox. Its helper needs rights that a container does not have."""
 
+_OWN_DEFAULT_MODEL: Final = "gpt-6.2-sol"
+"""What the program asks for when nothing is said (observed). Always said, since a written `config.toml` would choose another one."""
+
 _OPTIONS: Final = ("max_retries",)
 _RETRIES_MAX: Final = 100  # the CLI's own upper limit
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -61,6 +64,7 @@ _SETTINGS: Final[tuple[tuple[str, str | bool | list[str]], ...]] = (
     ("features.hooks", False),
     ("features.memories", False),
     ("features.image_generation", False),
+    ("features.sleep_tool", False),
     ("features.skill_mcp_dependency_install", False),
     ("features.unbounded_connection_retries", False),
     ("features.enable_request_compression", False),  # the relay reads requests
@@ -69,6 +73,10 @@ _SETTINGS: Final[tuple[tuple[str, str | bool | list[str]], ...]] = (
     ("features.background_paginated_rollout_migration", False),
     # Without it the question tool is there and answers by itself that it is unavailable.
     ("features.default_mode_request_user_input", True),
+    # The models that the program knows call tools through a host process beside it, which is started with the first call and which the
+    # clean-up after a turn would end: the next turn's first call then fails ("The exec runtime was replaced"). Started before the native
+    # start is answered, it is one of the processes that the handshake records, and stays (both observed).
+    ("features.code_mode_prewarm", True),
     ("suppress_unstable_features_warning", True),
 )
 
@@ -101,10 +109,9 @@ def launch(settings: LaunchSettings) -> LaunchSpec:
 
 def _granted(settings: LaunchSettings) -> list[tuple[str, str | int]]:
     found: list[tuple[str, str | int]] = [
-        (f"model_providers.{PROVIDER}.base_url", f"{settings.model_base_url.rstrip('/')}/v1")
+        (f"model_providers.{PROVIDER}.base_url", f"{settings.model_base_url.rstrip('/')}/v1"),
+        ("model", settings.model or _OWN_DEFAULT_MODEL),
     ]
-    if settings.model is not None:
-        found.append(("model", settings.model))
     for name, value in settings.options:
         if name not in _OPTIONS:
             raise AgentSettingError(

@@ -8,7 +8,7 @@ ordinals: a record that was taken out, or put in, breaks it, and `thread/resume`
                  with, which the `item_completed` beside it carries, if that has the same text
     ASSISTANT    a message with the role assistant. Its text is what is printed of it: its parts joined, citations taken out
     TOOL         other response items: calls, results, thinking, and messages that the CLI writes itself (bookkeeping.py)
-    BOOKKEEPING  `session_meta` as the first record, and the kinds in bookkeeping.py
+    BOOKKEEPING  `session_meta` as the first record, the kinds in bookkeeping.py, and the answer that a compaction asked for
     NEW_BASE     `compacted`, which replaces the history above it. Its uuid is that of the compaction's `item_completed` after it,
                  which is printed, too (observed)
     FOREIGN      anything else
@@ -44,12 +44,15 @@ class _Raw:
     ordinal: int | None
     type: str
     payload: dict[str, object]
+    open_turn_id: str | None = None  # the turn that was begun last and has no end yet
 
     @property
     def turn_id(self) -> str | None:
+        """The turn that it names. A list of tools names none: it belongs to the turn it stands in."""
         passthrough = self.payload.get("internal_chat_message_metadata_passthrough")
         found = passthrough if isinstance(passthrough, dict) else self.payload
-        return _text_or_none(found.get("turn_id"))
+        named = _text_or_none(found.get("turn_id"))
+        return self.open_turn_id if named is None and self.type == "response_item" else named
 
     @property
     def event(self) -> str | None:
@@ -61,12 +64,17 @@ def read_segment(data: bytes, *, from_start: bool) -> StoreSegment:
     lines = data.split(b"\n")
     raws: list[_Raw] = []
     bad_lines: list[int] = []
+    open_turn_id: str | None = None
     for number, line in enumerate(lines[:-1], start=1):
-        one = _raw(number, line)
+        one = _raw(number, line, open_turn_id)
         if one is None:
             bad_lines.append(number)
-        else:
-            raws.append(one)
+            continue
+        raws.append(one)
+        if one.event == "task_started":
+            open_turn_id = one.turn_id
+        elif one.event in TURN_ENDS:
+            open_turn_id = None
     records = _records(raws, from_start=from_start)
     chain, left_at = _walk(raws, records)
     begins = left_at is None or (from_start and bool(raws) and len(chain) == len(raws) and _is_first(raws[0]))
@@ -86,7 +94,7 @@ def _ordinal_name(ordinal: int | None) -> str:
     return f"ordinal:{ordinal}"
 
 
-def _raw(number: int, line: bytes) -> _Raw | None:
+def _raw(number: int, line: bytes, open_turn_id: str | None) -> _Raw | None:
     """One complete line, or None when it is no record: half of one, or two glued together."""
     try:
         value = json.loads(line)
@@ -100,6 +108,7 @@ def _raw(number: int, line: bytes) -> _Raw | None:
         ordinal=ordinal if type(ordinal) is int else None,
         type=_text_or_none(value.get("type")) or "",
         payload=payload if isinstance(payload, dict) else {},
+        open_turn_id=open_turn_id,
     )
 
 
@@ -136,6 +145,8 @@ def _without_open_ends(raws: list[_Raw], records: list[StoreRecordLine], chain: 
 def _records(raws: list[_Raw], *, from_start: bool) -> list[StoreRecordLine]:
     named_beside = {**_client_ids(raws), **_compaction_ids(raws)}
     kinds = [_kind(raw, is_first=from_start and raw.line == 1) for raw in raws]
+    for at in _summaries(raws, kinds):
+        kinds[at] = RecordKind.BOOKKEEPING
     times: Counter[tuple[str | None, str]] = Counter()
     uuids: list[str] = []
     for raw, kind in zip(raws, kinds, strict=True):
@@ -172,6 +183,24 @@ def _kind(raw: _Raw, *, is_first: bool) -> RecordKind:
             return _item_kind(raw)
         case _:
             return RecordKind.BOOKKEEPING if raw.type in RECORDS else RecordKind.FOREIGN
+
+
+def _summaries(raws: list[_Raw], kinds: list[RecordKind]) -> list[int]:
+    """Where a compaction's own answer stands: right above its `compacted`, which carries its text on and takes it off the history.
+
+    It is never printed. With a text that is not carried on, or with anything but bookkeeping in between, it is what it seems to be.
+    """
+    found = []
+    for at, raw in enumerate(raws):
+        if raw.type != "compacted":
+            continue
+        above = next((n for n in range(at - 1, -1, -1) if kinds[n] is not RecordKind.BOOKKEEPING), None)
+        message = raw.payload.get("message")
+        if above is None or kinds[above] is not RecordKind.ASSISTANT or not isinstance(message, str):
+            continue
+        if message.endswith("".join(_texts(raws[above].payload))):
+            found.append(above)
+    return found
 
 
 def _item_kind(raw: _Raw) -> RecordKind:

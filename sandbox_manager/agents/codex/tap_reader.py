@@ -13,7 +13,8 @@ and its rollout, too.
 
 Where the turn ends: `turn/completed` of our turn; `turn.status` says how. What counts as an assistant text: `agentMessage` items that
 were completed before that. Deltas do not (a stream that broke leaves an item that is begun and never completed), nor do the `items` of
-`turn/completed`, which are a summary.
+`turn/completed`, which are a summary, nor items with a `delivery`: those are calls of a tool that writes to the user, whose text is an
+argument and no text of the provider's (all observed).
 """
 
 from __future__ import annotations
@@ -236,7 +237,7 @@ class CodexTapReader:
         match method:
             case "item/started" | "item/completed" if item.get("type") == "userMessage":
                 self._user_item(item)
-            case "item/completed" if item.get("type") == "agentMessage":
+            case "item/completed" if item.get("type") == "agentMessage" and item.get("delivery") is None:
                 self._agent_message(item)
             case "item/completed" if item.get("type") == "contextCompaction" and isinstance(item.get("id"), str):
                 self._bases.append(item_uuid(self._turn_id or "", str(item["id"]), 0))

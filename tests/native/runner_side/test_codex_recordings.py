@@ -51,6 +51,11 @@ EXPECTED: dict[str, list[Expected]] = {
         Expected(["done"], tools=["shell"], asked=["permission"]),
         Expected(["done2"], tools=["shell"], asked=["permission"]),
     ],
+    # A text with a `delivery` is a tool's call, no text of the model's.
+    "code_mode_and_async_message": [
+        Expected(["calling", "done"], tools=["shell", "message_to_user"]),
+        Expected(["default 4"]),
+    ],
     "error_400_turn": [Expected(["A zero"]), Expected([], failed=True, reason="other"), Expected(["A two"])],
     "error_401": [Expected([], failed=True, reason="httpConnectionFailed", status=401, retries=[(1, 1, 401)])],
     "error_retries_exhausted": [
@@ -105,7 +110,7 @@ def test_every_recording_has_its_expectation() -> None:
     assert {path.stem for path in CAPTURES.glob("*.jsonl")} == set(EXPECTED)
 
 
-@pytest.mark.parametrize("cut_every", [None, 7])
+@pytest.mark.parametrize("cut_every", [None, 61])
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_a_recording_reads_as_expected_however_it_is_cut(name: str, cut_every: int | None) -> None:
     found = play(name, cut_every=cut_every)

@@ -69,10 +69,15 @@ def activations(name: str) -> list[Activation]:
 def rollout(name: str, thread_id: str | None = None) -> list[dict[str, Any]]:
     """The records of one thread's rollout, or of the only one."""
     return [
-        row["msg"]
+        uncut(row["msg"])
         for row in rows(name)
         if row["dir"] == "rollout" and (thread_id is None or row["file"].endswith(f"{thread_id}.jsonl"))
     ]
+
+
+def uncut(record: dict[str, Any]) -> dict[str, Any]:
+    """A record whose payload was cut out of the recording as one with an empty payload."""
+    return record if isinstance(record["payload"], dict) else {**record, "payload": {}}
 
 
 def as_line(value: dict[str, Any]) -> bytes:

@@ -71,7 +71,7 @@ def test_the_model_is_asked_over_the_slots_own_port() -> None:
     assert found["model_providers.standfast.base_url"] == "http://127.0.0.1:9/v1"
     assert found["model_providers.standfast.wire_api"] == "responses"
     assert found["model"] == "some-model"
-    assert "model" not in configuration(launch(model=None))
+    assert configuration(launch(model=None))["model"] == "gpt-6.2-sol"
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_what_would_break_one_prompt_one_turn_or_call_others_is_off(name: str) -
     assert configuration(launch())[name] is False
 
 
-def test_its_updater_is_off() -> None:
-    assert AGENT.updater_is_off(launch())
-    assert not AGENT.updater_is_off(LaunchSpec(argv=("codex", "app-server"), env=(), cwd="/"))
+def test_its_keeps_pinned() -> None:
+    assert AGENT.keeps_pinned(launch())
+    assert not AGENT.keeps_pinned(LaunchSpec(argv=("codex", "app-server"), env=(), cwd="/"))
 
 
 @pytest.mark.parametrize("model", ["a b", 'q"uote', "back\\slash", "-c", "ünï", "new\nline"])

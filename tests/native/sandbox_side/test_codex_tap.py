@@ -30,6 +30,7 @@ class Expected:
 
 EXPECTED: dict[str, list[Expected]] = {
     "approval_command": [Expected(["done"]), Expected(["done2"])],
+    "code_mode_and_async_message": [Expected(["calling", "done"]), Expected(["default 4"])],
     "error_400_turn": [Expected(["A zero"]), Expected([], True, "other"), Expected(["A two"])],
     "error_401": [Expected([], True, "httpConnectionFailed", 401, retry=True)],
     "error_retries_exhausted": [Expected([], True, "internalServerError", retry=True), Expected(["A two"])],
@@ -69,7 +70,7 @@ def test_every_recording_has_its_expectation() -> None:
     assert names() == sorted(EXPECTED)
 
 
-@pytest.mark.parametrize("cut_every", [None, 13])
+@pytest.mark.parametrize("cut_every", [None, 61])
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_a_recording_proves_what_is_expected_however_it_is_cut(name: str, cut_every: int | None) -> None:
     found = activations(name)
