@@ -36,7 +36,8 @@ class AgentPin:
 
     A CLI that is a program for a `runtime` is a folder: `executable` is the runtime's file in it, `program` the file that it is given,
     `members` the files and folders of the package that are kept (below `app/`, without their first component), and `member_sha256`
-    the digest of the whole folder as the supervisor measures it; `member` is empty.
+    the digest of the whole folder as the supervisor measures it; `member` is empty. A CLI of several programs is a folder, too, without a
+    `runtime`: the `members` are kept beside each other, and `executable` is the one that is started.
     """
 
     agent: str
@@ -54,6 +55,10 @@ class AgentPin:
     @property
     def spec(self) -> str:
         return f"{self.package}@{self.package_version or self.version}"
+
+    @property
+    def is_folder(self) -> bool:
+        return bool(self.members)
 
 
 def load_pins(path: Path = PINS_FILE) -> dict[str, AgentPin]:
