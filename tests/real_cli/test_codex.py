@@ -25,8 +25,8 @@ async def site(short_folder: Callable[[], Path], local_parts: Parts) -> AsyncIte
         yield made
 
 
-def talk_with(site: Site) -> Talk:
-    return Talk(site.client, agent="codex", model="lab-model", options={"max_retries": "1"})
+def talk_with(site: Site, model: str | None = "lab-model") -> Talk:
+    return Talk(site.client, agent="codex", model=model, options={"max_retries": "1"})
 
 
 def rollout(site: Site, told: Told) -> Path:
@@ -57,7 +57,24 @@ async def test_a_conversation_is_new_then_live_then_restored(site: Site) -> None
     await asked(site, talk, "LIVE")
 
 
-@pytest.mark.parametrize("text", ["/compact", "!ls", "@notes.txt", "$imagegen a cat", "- [ ] tidy\r\n  \u2028 🎉\n", "#x"])
+async def test_a_model_that_the_program_knows_keeps_its_tool_host_over_the_turns(site: Site) -> None:
+    """Its tools run in a process beside the program. Ended after each turn, the next turn's first call would fail."""
+    talk = talk_with(site, None)
+    first = await talk.turn("remember: the word is plum")
+    assert (first.words, first.disposition) == (("NEW", "COMPLETED", CONFIRMED), "KEPT")
+    (request,) = site.roots(first.session)
+    assert request["model"] == "gpt-6.2-sol"
+    hosts = _hosts_of(_pid_of(site, first))
+    assert len(hosts) == 1
+    assert (await talk.turn("what is the word?")).words == ("LIVE", "COMPLETED", CONFIRMED)
+    assert _hosts_of(_pid_of(site, first)) == hosts
+    await talk.stop()
+    assert (await talk.turn("what is the word?")).words == ("RESTORED", "COMPLETED", CONFIRMED)
+
+
+@pytest.mark.parametrize(
+    "text", ["/compact", "!ls", "@notes.txt", "$imagegen a cat", "- [ ] tidy\r\n  \u2028 🎉\n", "#x"]
+)
 async def test_a_text_reaches_the_model_as_it_is_once(site: Site, text: str) -> None:
     talk = talk_with(site)
     told = await talk.turn(text)
@@ -123,7 +140,7 @@ async def test_an_interrupt_settles_as_cancelled_and_leaves_no_command(site: Sit
 async def test_a_killed_process_is_restored_from_its_rollout(site: Site) -> None:
     talk = talk_with(site)
     told = await talk.begin()
-    (pid,) = [pid for pid in _codex_pids() if _home_of(pid) in str(rollout(site, told))]
+    pid = _pid_of(site, told)
     os.kill(pid, 9)
     await until(lambda: not Path(f"/proc/{pid}").exists(), "the killed process was not reaped")
     await asked(site, talk, "RESTORED")
@@ -191,8 +208,17 @@ def _commands() -> list[list[str]]:
     return [[word for word in words if word] for words in command_lines().values()]
 
 
-def _codex_pids() -> list[int]:
-    return [pid for pid, words in command_lines().items() if words[0].endswith("/codex") and "app-server" in words]
+def _pid_of(site: Site, told: Told) -> int:
+    """The process that serves this conversation now."""
+    running = [pid for pid, words in command_lines().items() if words[0].endswith("/codex") and "app-server" in words]
+    (found,) = [pid for pid in running if _home_of(pid) in str(rollout(site, told))]
+    return found
+
+
+def _hosts_of(pid: int) -> list[int]:
+    children = (Path("/proc") / str(pid) / "task" / str(pid) / "children").read_text().split()
+    named = command_lines()
+    return [int(child) for child in children if named.get(int(child), [""])[0].endswith("/codex-code-mode-host")]
 
 
 def _home_of(pid: int) -> str:
