@@ -27,7 +27,9 @@ class CodexDriver:
             model=opening.model,
             resumes=opening.resumes,
         )
-        self._reader = StreamReader(opening.native_session_id, opens_with=thread_frame)
+        self._reader = StreamReader(
+            opening.native_session_id, opens_with=thread_frame, denies=opening.permission_mode == "deny"
+        )
         self._message_id: str | None = None
         self._interrupts = 0
 

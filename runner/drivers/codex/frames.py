@@ -17,7 +17,7 @@ CLIENT_NAME = "standfast"
 CLIENT_VERSION = "1"
 
 # The conversation's permission mode, as the approval policy that this CLI knows. `ask` and `deny` take the policy under
-# which every command and every file change is asked for, even `cat` (observed); the runner answers.
+# which every command and every file change is asked for, even `cat` (observed); in `deny` the driver declines each.
 APPROVAL_POLICIES = {"auto": "never", "ask": "untrusted", "deny": "untrusted"}
 SANDBOX = "danger-full-access"
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from runner.core.answers import PermissionAnswer
 from runner.core.events import (
     ContentBeforeIdentity,
     Fact,
@@ -57,11 +58,12 @@ class Phase(Enum):
 class StreamReader:
     """One activation's frames, in order. `thread_id` is None until the CLI has named it."""
 
-    def __init__(self, thread_id: str | None, *, opens_with: bytes = b"") -> None:
+    def __init__(self, thread_id: str | None, *, opens_with: bytes = b"", denies: bool = False) -> None:
         self.phase = Phase.BEFORE_MESSAGE
         self.thread_id = thread_id
         self.turn_id: str | None = None
         self.requests = OpenRequests()
+        self._denies = denies  # every permission is declined here: this CLI has no mode that does so without asking
         self._opens_with = opens_with  # the native start or resume, due once `initialize` is answered
         self._handshake_pending = False
         self._message_ids: list[str] = []  # ours, and those that were steered into our turn
@@ -186,7 +188,7 @@ class StreamReader:
             return [MessageStarted(), *self._seen(frame)]
         bodies += self._seen(frame) if frame.thread_id != self._last_seen else []
         if frame.asks is not None:
-            return [*bodies, *self.requests.ask(frame, is_ours=True)]
+            return bodies + self._ask(frame)
         match frame.kind:
             case "item/started" | "item/completed" if read_text(frame.item, "type") == "userMessage":
                 bodies += self._user_item(frame)
@@ -221,6 +223,13 @@ class StreamReader:
             return []
         self._last_seen = thread_id
         return [SessionSeen(thread_id, frame.kind)]
+
+    def _ask(self, frame: Frame) -> list[Body]:
+        asked = self.requests.ask(frame, is_ours=True)
+        if not self._denies or any(request.kind != "permission" for request in asked):
+            return [*asked]
+        denied = PermissionAnswer(allow=False)
+        return [FramesDue(tuple(self.requests.answer(request.request_id, denied) for request in asked))]
 
     def _note_usage(self, usage: dict[str, Any]) -> None:
         """`last` is added anew at each update, some of which repeat it (a compaction's), so the turn's is a difference."""

@@ -293,6 +293,16 @@ def test_a_permission_is_answered_once(
         played.driver.answer_frames(request.request_id, answer)
 
 
+def test_in_the_mode_deny_each_permission_is_declined_at_once_and_a_question_is_asked() -> None:
+    opening = Opening(native_session_id=THREAD, resumes=True, workspace="/w", permission_mode="deny")
+    played = open_activation(opening, process_is_new=False)
+    played.driver.user_frames("hello", message_id=MESSAGE_ID)
+    played.feed(turn_answer() + started() + COMMAND + PATCH + QUESTION)
+    declined = [{"id": 0, "result": {"decision": "decline"}}, {"id": 1, "result": {"decision": "decline"}}]
+    assert [frames_of(due) for due in played.of(FramesDue)] == [[declined[0]], [declined[1]]]
+    assert [request.kind for request in played.requests] == ["question"]
+
+
 def test_each_question_gets_its_own_answer() -> None:
     played = live(turn_answer(), started(), QUESTION)
     (request,) = played.requests
