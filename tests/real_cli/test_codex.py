@@ -146,6 +146,24 @@ async def test_a_killed_process_is_restored_from_its_rollout(site: Site) -> None
     await asked(site, talk, "RESTORED")
 
 
+async def test_a_thread_whose_first_turn_never_ended_is_not_lost_but_begun_anew(site: Site) -> None:
+    """Case identity-zero-turn-thread: before its first turn has ended there is no history to lose, and no pointer to keep."""
+    talk = talk_with(site)
+    before = set(_running())
+
+    async def kill(event: pb.TurnEvent) -> None:
+        if event.WhichOneof("body") == "text_delta":
+            for pid in set(_running()) - before:
+                os.kill(pid, 9)
+
+    killed = await talk.turn("[[lab:slow=200x100ms]] remember: the word is figs", on_event=kill)
+    assert killed.outcome == "INTERRUPTED"
+    assert not killed.turn.locator_saved
+    again = await talk.turn("remember: the word is plum")
+    assert again.words == ("NEW", "COMPLETED", CONFIRMED)
+    await asked(site, talk, "LIVE")
+
+
 # --- a rollout that is not as it was left ---------------------------------------------------------------------------------
 def _without(content: bytes, word: bytes) -> bytes:
     """Without the last record of the model's history that holds this word. `thread/resume` does not notice."""
@@ -210,15 +228,18 @@ def _commands() -> list[list[str]]:
 
 def _pid_of(site: Site, told: Told) -> int:
     """The process that serves this conversation now."""
-    running = [pid for pid, words in command_lines().items() if words[0].endswith("/codex") and "app-server" in words]
-    (found,) = [pid for pid in running if _home_of(pid) in str(rollout(site, told))]
+    (found,) = [pid for pid in _running() if _home_of(pid) in str(rollout(site, told))]
     return found
 
 
+def _running() -> list[int]:
+    return [pid for pid, words in command_lines().items() if words[0].endswith("/codex") and "app-server" in words]
+
+
 def _hosts_of(pid: int) -> list[int]:
-    children = (Path("/proc") / str(pid) / "task" / str(pid) / "children").read_text().split()
-    named = command_lines()
-    return [int(child) for child in children if named.get(int(child), [""])[0].endswith("/codex-code-mode-host")]
+    """Its children of that name; a thread of it has started them, so they stand under no one task of it."""
+    named = [one for one, words in command_lines().items() if words[0].endswith("/codex-code-mode-host")]
+    return [one for one in named if f"\nPPid:\t{pid}\n" in (Path("/proc") / str(one) / "status").read_text()]
 
 
 def _home_of(pid: int) -> str:
