@@ -32,7 +32,7 @@ class QuestionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RejectAnswer:
-    """There will be no answer; `message` says why. Fits every request."""
+    """There will be no answer to a question; `message` says why."""
 
     message: str
 
@@ -54,6 +54,8 @@ def check_answer(request: NativeRequest, answer: Answer) -> None:
     """Raises AnswerShapeError for an answer that does not fit."""
     match answer:
         case RejectAnswer(message):
+            if request.kind != "question":
+                raise AnswerShapeError(_WANTED.get(request.kind, "none"), "the rejection of a question")
             _check_length("a message", message, MESSAGE_MAX_LENGTH)
         case PermissionAnswer(_, message):
             if request.kind != "permission":

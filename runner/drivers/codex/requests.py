@@ -103,14 +103,10 @@ def _answer_frame(asked: _Asked, answer: Answer) -> bytes:
             return frames.result_frame(
                 asked.native_id, {"answers": {question_id: {"answers": list(values)} for question_id, values in told}}
             )
-        case RejectAnswer() if asked.request.kind == "permission":
-            return frames.result_frame(asked.native_id, {"decision": "decline"})
-        case RejectAnswer() if asked.request.kind == "question":
+        case RejectAnswer():
             raise AnswerShapeError(
                 "an answer, or the turn's interrupt: this CLI cannot reject a question", "a rejection"
             )
-        case RejectAnswer(message=message):
-            return frames.error_frame(asked.native_id, message)
 
 
 def _id_text(native_id: object) -> str:

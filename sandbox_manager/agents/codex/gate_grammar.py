@@ -6,11 +6,11 @@
                 {"id":R,"method":"thread/resume","params":{"threadId":T,...the same...,"excludeTurns":true}}
                 with W, P, M exactly as granted; start only for a session that begins, resume only for T of the locator
     message     {"id":"turn-U","method":"turn/start","params":{"threadId":T,"clientUserMessageId":U,"input":[{"type":"text","text":X}]}}
-    follow-up   {"id":"steer-U","method":"turn/steer","params":{the same, and "expectedTurnId":V}}
     interrupt   {"id":R,"method":"turn/interrupt","params":{"threadId":T,"turnId":V or ""}}
     answer      {"id":N,"result":{"decision":"accept" or "decline"}}, {"id":N,"result":{"answers":{Q:{"answers":[X,..]},..}}}
                 or {"id":N,"error":{"code":C,"message":M}}
 
+`turn/steer` puts a message into a turn that runs: it passes once steering is admitted by itself, and not before.
 `turn/start` may name another folder, sandbox, approval policy and model, `thread/start` a whole configuration, `thread/inject_items` a
 history: none of these keys and methods is here. `clientUserMessageId` is not looked at by the CLI when a message comes twice, so that
 one is sent once is the gate's own count. The request ids of a message are fixed, so that the tap reader knows whose answer it reads.
@@ -128,11 +128,7 @@ def _frame(value: dict[str, object], context: GateContext) -> GateFrame:
             _equal(params, expected, of="thread/resume")
             return HandshakeFrame(request_id, step="thread")
         case "turn/start":
-            return _message(request_id, params, context, prefix="turn")
-        case "turn/steer":
-            _identifier(params.get("expectedTurnId"), "expectedTurnId")
-            rest = {key: found for key, found in params.items() if key != "expectedTurnId"}
-            return _message(request_id, rest, context, prefix="steer")
+            return _message(request_id, params, context)
         case "turn/interrupt":
             _keys(params, {"threadId", "turnId"}, of="turn/interrupt")
             _same_thread(params, context)
@@ -140,7 +136,7 @@ def _frame(value: dict[str, object], context: GateContext) -> GateFrame:
                 _identifier(params["turnId"], "turnId")
             return InterruptFrame(request_id)
         case _:
-            # thread/fork, thread/inject_items, thread/compact/start, config/*, fs/*, command/exec and the rest.
+            # turn/steer, thread/fork, thread/inject_items, thread/compact/start, config/*, fs/*, command/exec and the rest.
             raise _RefusedError("expected a method of the handshake, a message or an interrupt, found another")
 
 
@@ -165,11 +161,11 @@ def _same_thread(params: dict[str, object], context: GateContext) -> None:
         raise _RefusedError("expected the thread of this session, found another")
 
 
-def _message(request_id: str, params: dict[str, object], context: GateContext, *, prefix: str) -> UserFrame:
+def _message(request_id: str, params: dict[str, object], context: GateContext) -> UserFrame:
     _keys(params, {"threadId", "clientUserMessageId", "input"}, of="a message")
     _same_thread(params, context)
     message_id = _identifier(params["clientUserMessageId"], "clientUserMessageId")
-    if request_id != f"{prefix}-{message_id}":
+    if request_id != turn_request_id(message_id):
         raise _RefusedError("expected a request id made of the message's id, found another")
     content = params["input"]
     if not isinstance(content, list) or len(content) != 1:

@@ -279,11 +279,9 @@ QUESTION = asks(
 @pytest.mark.parametrize(("printed", "tool"), [(COMMAND, "shell"), (PATCH, "apply_patch")])
 @pytest.mark.parametrize(
     ("answer", "decision"),
-    [(PermissionAnswer(True), "accept"), (PermissionAnswer(False, "no"), "decline"), (RejectAnswer("late"), "decline")],
+    [(PermissionAnswer(True), "accept"), (PermissionAnswer(False, "no"), "decline")],
 )
-def test_a_permission_is_answered_once(
-    printed: bytes, tool: str, answer: PermissionAnswer | RejectAnswer, decision: str
-) -> None:
+def test_a_permission_is_answered_once(printed: bytes, tool: str, answer: PermissionAnswer, decision: str) -> None:
     played = live(turn_answer(), started(), printed)
     (request,) = played.requests
     assert (request.kind, request.tool) == ("permission", tool)

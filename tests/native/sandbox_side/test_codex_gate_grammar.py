@@ -32,7 +32,6 @@ CLIENT = {"clientInfo": {"name": "standfast", "title": None, "version": "1"}, "c
 START = {"cwd": "/w", "approvalPolicy": "never", "sandbox": "danger-full-access"}
 RESUME = {"threadId": THREAD, **START, "excludeTurns": True}
 TURN = {"threadId": THREAD, "clientUserMessageId": "m-1", "input": [{"type": "text", "text": "hello"}]}
-STEER = {**TURN, "expectedTurnId": "tu-1"}
 
 
 def request(method: str, params: object, request_id: object = "r-1") -> bytes:
@@ -135,12 +134,16 @@ def test_a_kept_session_is_never_begun_anew() -> None:
 
 
 # --- messages ----------------------------------------------------------------------------------------------------------------------
-@given(text=st.text(), method=st.sampled_from(["turn/start", "turn/steer"]))
-def test_a_message_gives_back_its_text_byte_for_byte(text: str, method: str) -> None:
-    params = {**(TURN if method == "turn/start" else STEER), "input": [{"type": "text", "text": text}]}
-    prefix = method.removeprefix("turn/").replace("start", "turn")
-    frame = json.dumps({"id": f"{prefix}-m-1", "method": method, "params": params}).encode() + b"\n"
+@given(text=st.text())
+def test_a_message_gives_back_its_text_byte_for_byte(text: str) -> None:
+    params = {**TURN, "input": [{"type": "text", "text": text}]}
+    frame = json.dumps({"id": "turn-m-1", "method": "turn/start", "params": params}).encode() + b"\n"
     assert classify(frame) == UserFrame(text.encode(), "m-1")
+
+
+def test_no_message_is_steered_into_a_running_turn() -> None:
+    assert is_forbidden(request("turn/steer", {**TURN, "expectedTurnId": "tu-1"}, "steer-m-1"))
+    assert is_forbidden(request("turn/steer", {**TURN, "expectedTurnId": "tu-1"}, "turn-m-1"))
 
 
 def test_a_session_that_the_cli_named_takes_its_first_message() -> None:
@@ -173,7 +176,6 @@ def test_a_session_that_the_cli_named_takes_its_first_message() -> None:
 )
 def test_a_message_says_nothing_but_its_text(change: dict[str, Any]) -> None:
     assert is_forbidden(request("turn/start", {**TURN, **change}, "turn-m-1"))
-    assert is_forbidden(request("turn/steer", {**STEER, **change}, "steer-m-1"))
 
 
 @pytest.mark.parametrize("request_id", ["r-1", "steer-m-1", "turn-m-2", 3, None])
