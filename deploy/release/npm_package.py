@@ -87,11 +87,11 @@ def unpacked_member(pin: AgentPin, cache: Path) -> Path:
 
 
 def unpacked_folder(pin: AgentPin, cache: Path) -> Path:
-    """The folder of a CLI with a runtime as `cache/unpacked/AGENT/VERSION`; made anew unless it is there with the pinned digest.
+    """The folder of a CLI of several files as `cache/unpacked/AGENT/VERSION`; made anew unless it is there with the pinned digest.
 
-    EXECUTABLE the runtime (mode 0755), app/... the package's files, `program` the name of the one that the runtime is given.
+    With a runtime: EXECUTABLE the runtime (mode 0755), app/... the package's files, `program` the name of the one that the runtime is
+    given. Without: the package's programs beside each other (mode 0755).
     """
-    assert pin.runtime is not None
     target = cache / "unpacked" / pin.agent / pin.version
     if target.is_dir() and folder_digest(target) == pin.member_sha256:
         return target
@@ -99,22 +99,26 @@ def unpacked_folder(pin: AgentPin, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{pin.version}.") as scratch:
         made = Path(scratch) / "folder"
         made.mkdir(mode=0o755)
-        with tarfile.open(fetched_package(pin.runtime, cache)) as archive:
-            _extract(archive, pin.runtime.member, made / pin.executable, 0o755)
+        if pin.runtime is not None:
+            with tarfile.open(fetched_package(pin.runtime, cache)) as archive:
+                _extract(archive, pin.runtime.member, made / pin.executable, 0o755)
+            (made / "program").write_text(f"{pin.program}\n")
+            (made / "program").chmod(0o644)
         with tarfile.open(fetched_package(pin, cache)) as archive:
             names = [one.name for one in archive.getmembers() if one.isfile()]
             kept = [
                 name for name in names if name.startswith(tuple(f"{m}/" for m in pin.members)) or name in pin.members
             ]
             for name in kept:
-                _extract(archive, name, made / "app" / Path(*Path(name).parts[1:]), 0o644)
-        (made / "program").write_text(f"{pin.program}\n")
-        (made / "program").chmod(0o644)
+                if pin.runtime is None:
+                    _extract(archive, name, made / Path(name).name, 0o755)
+                else:
+                    _extract(archive, name, made / "app" / Path(*Path(name).parts[1:]), 0o644)
         found = folder_digest(made)
         if found != pin.member_sha256:
+            of = pin.spec if pin.runtime is None else f"{pin.spec} with {pin.runtime.spec}"
             raise BuildError(
-                f"the folder of {pin.spec} with {pin.runtime.spec}: expected sha256 {pin.member_sha256}, found {found}; nothing of it "
-                "was kept"
+                f"the folder of {of}: expected sha256 {pin.member_sha256}, found {found}; nothing of it was kept"
             )
         # The digest alone decides; what is replaced had another one.
         shutil.rmtree(target, ignore_errors=True)

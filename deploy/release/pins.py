@@ -31,11 +31,13 @@ class AgentPin:
     """One agent's CLI: an npm package at an exact version, and the one file of it that we run.
 
     `integrity` is the package's in npm's form, `sha512-<base64>`, over the tarball. `member` is the file in the tarball,
-    `member_sha256` the hex digest of its bytes, `executable` its name once installed.
+    `member_sha256` the hex digest of its bytes, `executable` its name once installed. `package_version` is the package's own where
+    that is not the CLI's (Codex publishes one a platform, as `0.171.0-linux-x64`).
 
     A CLI that is a program for a `runtime` is a folder: `executable` is the runtime's file in it, `program` the file that it is given,
     `members` the files and folders of the package that are kept (below `app/`, without their first component), and `member_sha256`
-    the digest of the whole folder as the supervisor measures it; `member` is empty.
+    the digest of the whole folder as the supervisor measures it; `member` is empty. A CLI of several programs is a folder, too, without a
+    `runtime`: the `members` are kept beside each other, and `executable` is the one that is started.
     """
 
     agent: str
@@ -48,10 +50,15 @@ class AgentPin:
     program: str = ""
     members: tuple[str, ...] = ()
     runtime: RuntimePin | None = None
+    package_version: str | None = None
 
     @property
     def spec(self) -> str:
-        return f"{self.package}@{self.version}"
+        return f"{self.package}@{self.package_version or self.version}"
+
+    @property
+    def is_folder(self) -> bool:
+        return bool(self.members)
 
 
 def load_pins(path: Path = PINS_FILE) -> dict[str, AgentPin]:

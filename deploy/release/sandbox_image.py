@@ -41,7 +41,7 @@ def built_image(
     }
     files = [*image_files(), *supervisor_files()]
     for pin in pins:
-        if pin.runtime is not None:
+        if pin.is_folder:
             files += _folder_files(pin, unpacked_folder(pin, cache))
             continue
         # The digest needs no bytes: the pin says what they are, and unpacking checks it.
@@ -51,7 +51,7 @@ def built_image(
     is_new = image_id_if_present(client, own_name) is None
     if is_new:
         unpacked = {
-            f"agents/{pin.agent}/{pin.executable}": unpacked_member(pin, cache) for pin in pins if pin.runtime is None
+            f"agents/{pin.agent}/{pin.executable}": unpacked_member(pin, cache) for pin in pins if not pin.is_folder
         }
         files = [replace(file, path=unpacked.get(file.name, file.path)) for file in files]
         _build(client, files, {**labels, RECIPE_LABEL: recipe}, own_name, base_id)
@@ -61,9 +61,9 @@ def built_image(
 
 
 def _folder_files(pin: AgentPin, folder: Path) -> list[ContextFile]:
-    """The files of a CLI that is a folder. Its executable alone may not be read: the runtime reads the others as the slot's user."""
+    """The files of a CLI that is a folder. Its programs may not be read; what a runtime reads as the slot's user may."""
     return [
-        source_file(f"agents/{pin.agent}/{name}", path, 0o711 if name == pin.executable else 0o644)
+        source_file(f"agents/{pin.agent}/{name}", path, 0o711 if path.stat().st_mode & 0o111 else 0o644)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and (name := path.relative_to(folder).as_posix())
     ]

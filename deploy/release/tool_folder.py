@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
     """The tool folder with the pinned CLIs in it."""
     tools = cache / "tools"
     for pin in pins:
-        if pin.runtime is not None:
+        if pin.is_folder:
             _link(tools / pin.agent, unpacked_folder(pin, cache))
             continue
         unpacked = unpacked_member(pin, cache)
@@ -38,6 +39,8 @@ def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
 
 def _link(place: Path, folder: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)  # laid out when this CLI was one file
     if place.is_symlink() and place.resolve() == folder.resolve():
         return
     new = place.with_name(place.name + ".new")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.drivers.claude_code import driver as claude_code
+from runner.drivers.codex import driver as codex
 from runner.drivers.pi import driver as pi
 from runner.drivers.port import Driver, Opening
 
@@ -57,6 +58,27 @@ AGENTS: tuple[AgentEntry, ...] = (
             ("fork", "later: it comes with forks"),
             ("compact", "later: it comes with native commands"),
             ("steer", "no: this CLI joins what is sent while a turn runs into one message"),
+        ),
+    ),
+    AgentEntry(
+        name=codex.AGENT,
+        version=codex.VERSION,
+        identity_known="BEFORE_PROMPT",
+        names_session="CLI",
+        naming_frames=frozenset({"turn/started"}),
+        make_driver=codex.CodexDriver,
+        settings_per_process=("model", "permission_mode"),
+        settings_per_turn=(),
+        options=("max_retries",),
+        capabilities=(
+            ("cancel", "yes"),
+            ("resume", "yes"),
+            ("sub_agents", "no: they outlive the turn, so they are switched off"),
+            ("questions", "later: they come with the question RPCs"),
+            ("permissions", "later: they come with the permission RPCs"),
+            ("fork", "later: it comes with forks"),
+            ("compact", "later: it comes with native commands"),
+            ("steer", "later: it comes with follow-ups"),
         ),
     ),
     AgentEntry(

@@ -128,8 +128,8 @@ class SandboxAgent(Protocol):
         A frame that names other settings or another session than `context` is forbidden.
         """
 
-    def interrupt_frame(self, request_id: str) -> bytes:
-        """The native interrupt, for the host agent's own use when the work's call is lost."""
+    def interrupt_frame(self, request_id: str, locator: NativeLocator) -> bytes:
+        """The native interrupt of the session's running turn, for the host agent's own use when the work's call is lost."""
 
     def tap_reader(self, *, message_id: str | None, start_offset: int) -> TapReader:
         """A reader for one activation. `message_id` is the admitted message's native id; None reads by order."""

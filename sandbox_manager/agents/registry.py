@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sandbox_manager.agents.claude_code.agent import ClaudeCode
+from sandbox_manager.agents.codex.agent import Codex
 from sandbox_manager.agents.errors import UnknownAgentError
 from sandbox_manager.agents.pi.agent import Pi
 from sandbox_manager.agents.port import SandboxAgent
 
-_LISTED: tuple[SandboxAgent, ...] = (ClaudeCode(), Pi())
+_LISTED: tuple[SandboxAgent, ...] = (ClaudeCode(), Codex(), Pi())
 
 AGENTS: Mapping[str, SandboxAgent] = MappingProxyType({agent.name: agent for agent in _LISTED})
 

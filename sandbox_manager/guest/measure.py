@@ -85,17 +85,23 @@ def _program_of(executable: Path) -> tuple[str, ...]:
     return (str(executable.parent / named.read_text().strip()),) if named.is_file() else ()
 
 
+def _is_one_of_several(executable: Path) -> bool:
+    return sum(1 for item in executable.parent.iterdir() if item.is_file() and item.stat().st_mode & 0o111) > 1
+
+
 async def _measure_agents(layout: Layout, reaper: Reaper, printed_before: Mapping[str, str]) -> dict[str, object]:
     """One entry for each folder below `agents` that has an executable directly in it.
 
-    With a `program` beside it the executable is only a runtime: what is measured then is the whole folder.
+    With a `program` beside it the executable is only a runtime, and one of several programs starts the others: what is measured then is
+    the whole folder.
     """
     agents: dict[str, object] = {}
     for name, executable in await asyncio.to_thread(_executables, layout.agents):
         facts = await asyncio.to_thread(os.stat, executable)
         program = await asyncio.to_thread(_program_of, executable)
-        measured = executable.parent if program else executable
-        digest = "sha256:" + await asyncio.to_thread(folder_digest if program else sha256_of, measured)
+        is_folder = bool(program) or await asyncio.to_thread(_is_one_of_several, executable)
+        measured = executable.parent if is_folder else executable
+        digest = "sha256:" + await asyncio.to_thread(folder_digest if is_folder else sha256_of, measured)
         printed = printed_before.get(digest) or await _printed_version(layout, reaper, executable, program)
         match = _VERSION.search(printed or "")
         agents[name] = {

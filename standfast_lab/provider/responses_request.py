@@ -31,7 +31,7 @@ def decode_request(target: str, headers: Mapping[str, str], body: bytes) -> Hear
     if not isinstance(items, list) or not items:
         raise BadRequestError("missing required parameter: 'input'")
     model = required_model(sent)
-    names, namespaces = _tools(sent.get("tools"))
+    names, namespaces = _tools([*_list(sent.get("tools")), *_tools_in(items)])
     session = headers.get(_THREAD_HEADER) or session_id(headers, sent)
     return Heard(
         _kind(headers, session, names),
@@ -42,6 +42,16 @@ def decode_request(target: str, headers: Mapping[str, str], body: bytes) -> Hear
         names,
         namespaces=namespaces,
     )
+
+
+def _tools_in(items: list[object]) -> list[object]:
+    """The tools that an item of the input offers: Codex says them there to the models that it knows (observed)."""
+    offers = [one for one in items if isinstance(one, dict) and one.get("type") == "additional_tools"]
+    return [tool for offer in offers for tool in _list(offer.get("tools"))]
+
+
+def _list(found: object) -> list[object]:
+    return found if isinstance(found, list) else []
 
 
 def _kind(headers: Mapping[str, str], session: str | None, tools: tuple[str, ...]) -> Kind:
@@ -88,6 +98,8 @@ def _conversation(items: list[object]) -> tuple[Message, ...]:
                 decoded.append(Message(str(role), tuple(blocks)))
             else:
                 raise BadRequestError(f"input[{place}]: role must be user, assistant, system or developer")
+        elif kind == "additional_tools":
+            continue  # an offer, no part of what was said
         elif kind in _CALLS:
             calls[call_id] = kind
             decoded.append(Message("assistant", (Block(BlockKind.TOOL_USE, str(item.get("name")), call_id),)))

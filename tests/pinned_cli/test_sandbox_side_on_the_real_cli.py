@@ -141,7 +141,7 @@ class Session:
         message_id, start = self.send(process, text)
         if interrupt_when is not None:
             await process.until(interrupt_when, message_id, start)
-            process.write(AGENT.interrupt_frame("i1"))
+            process.write(AGENT.interrupt_frame("i1", AGENT.locator("s", "/w")))
         found = await process.until(lambda f: f.end is not None and f.lifecycle_closed, message_id, start)
         assert (found.session_ids, found.identity_before_output) == ((self.session_id,), True)
         check = await self._settled(

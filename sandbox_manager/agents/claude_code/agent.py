@@ -46,7 +46,7 @@ class ClaudeCode:
         # No frame of this CLI names a setting or a session.
         return gate_grammar.classify(frame)
 
-    def interrupt_frame(self, request_id: str) -> bytes:
+    def interrupt_frame(self, request_id: str, locator: NativeLocator) -> bytes:
         return gate_grammar.interrupt_frame(request_id)
 
     def tap_reader(self, *, message_id: str | None, start_offset: int) -> TapReader:

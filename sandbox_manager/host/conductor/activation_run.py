@@ -459,11 +459,13 @@ class ActivationRun:
     async def _deposit_interrupt(self) -> None:
         with suppress(GuestLinkError):
             await self._slot.deposit_interrupt(
-                self._agent.interrupt_frame(f"loss-{self.grant.activation_id}"), _LOSS_GRACE_S
+                self._agent.interrupt_frame(f"loss-{self.grant.activation_id}", self._observer.locator), _LOSS_GRACE_S
             )
 
     async def _write_interrupt(self) -> None:
-        frame = self._interrupt_frame or self._agent.interrupt_frame(f"int-{self.grant.activation_id}")
+        frame = self._interrupt_frame or self._agent.interrupt_frame(
+            f"int-{self.grant.activation_id}", self._observer.locator
+        )
         self._timer("interrupt", self._limits.interrupt_wait_s)
         await self._write(frame)
 

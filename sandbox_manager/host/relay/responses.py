@@ -1,7 +1,8 @@
 """Reads OpenAI Responses.
 
 A text is one content part of a message item. It is told up to three times (`output_text.done`, `output_item.done`, in the response at
-the end) and counts once, when its first telling was handed over; a later telling that differs counts too.
+the end) and counts once, when its first telling was handed over; a later telling that differs counts too. A message of several parts counts
+as a whole as well.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sandbox_manager.host.relay.answer import (
 )
 
 PARTS_MAX = 10_000
+_WHOLE_MESSAGE = -1  # a place beside those of the parts
 _TEXTS = {"output_text": "text", "refusal": "refusal"}
 _USAGE = ("input_tokens", "output_tokens", "input_tokens_details")
 
@@ -86,10 +88,15 @@ class ResponsesReader:
         if not isinstance(item, dict) or item.get("type") != "message":
             return
         content = item.get("content")
+        said: list[str] = []
         for place, part in enumerate(content if isinstance(content, list) else []):
             field = _TEXTS.get(str(part.get("type"))) if isinstance(part, dict) else None
             if field is not None:
                 self._tell(index, place, part.get(field))
+                said.append(text_of(part.get(field)) or "")
+        if len(said) > 1:
+            # Codex prints the parts of one message as one text, joined by nothing (observed).
+            self._tell(index, _WHOLE_MESSAGE, "".join(said))
 
     def _tell(self, index: int, place: int, text: object) -> None:
         digest = text_sha256(text_of(text) or "")

@@ -67,7 +67,7 @@ def test_the_listed_frames_are_recognised() -> None:
 
 
 def test_the_agents_own_frames_are_in_its_grammar() -> None:
-    assert classify(AGENT.interrupt_frame("r9")) == InterruptFrame("r9")
+    assert classify(AGENT.interrupt_frame("r9", AGENT.locator("s", "/w"))) == InterruptFrame("r9")
     assert classify(gate_grammar.initialize_frame("r8")) == HandshakeFrame("r8")
 
 

@@ -146,7 +146,7 @@ def test_the_frames_that_the_gate_knows() -> None:
     assert classify({"id": "m1", "type": "prompt", "message": "/help"}) == UserFrame(b"/help", "m1", literal=True)
     assert classify({"id": "a1", "type": "abort"}) == InterruptFrame("a1")
     assert classify({"type": "extension_ui_response", "id": "q", "cancelled": True}) == AnswerFrame("q")
-    assert PI.classify(PI.interrupt_frame("a2"), CONTEXT) == InterruptFrame("a2")
+    assert PI.classify(PI.interrupt_frame("a2", PI.locator("s1", "/w")), CONTEXT) == InterruptFrame("a2")
 
 
 @pytest.mark.parametrize(

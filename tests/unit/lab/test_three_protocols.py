@@ -273,6 +273,18 @@ async def test_requests_of_codex_are_told_apart(
     assert [row["kind"] for row in lab.log.rows()] == [kind]
 
 
+async def test_tools_that_codex_offers_in_its_input_make_a_request_the_conversations_own(
+    client: httpx2.AsyncClient, lab: LabProvider
+) -> None:
+    tools = [{"type": "namespace", "name": "functions", "tools": [{"type": "custom", "name": "exec"}]}]
+    offer = {"type": "additional_tools", "role": "developer", "tools": tools}
+    body = {"model": "m", "input": [offer, {"type": "message", "role": "user", "content": "hello"}]}
+    await client.post("/v1/responses", json=body, headers={"thread-id": "t1"})
+    (row,) = lab.log.rows()
+    assert (row["kind"], row["tools"]) == ("root", ["exec"])
+    assert [message["role"] for message in row["messages"]] == ["user"]
+
+
 async def test_a_tool_in_a_namespace_is_called_in_it(client: httpx2.AsyncClient) -> None:
     tools = [{"type": "namespace", "name": "many", "tools": [{"type": "function", "name": "spawn_agent"}]}]
     asked = {"model": "m", "input": "[[lab:task count]]", "tools": tools}

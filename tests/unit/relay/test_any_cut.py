@@ -200,3 +200,18 @@ def test_usage_is_told_under_one_set_of_names_and_unknown_counts_are_left_out(
     chunk = unnamed({"choices": [], "usage": usage})
     body = chunk if protocol is ModelProtocol.CHAT else named(type="response.completed", response=response)
     assert read(protocol, body, [])[2].facts.usage == counts
+
+
+def test_a_message_of_several_parts_counts_by_its_parts_and_as_a_whole() -> None:
+    parts = [{"type": "output_text", "text": "part one "}, {"type": "output_text", "text": "part two"}]
+    item = {"type": "message", "content": parts}
+    body = b"".join(
+        [
+            named(type="response.created", response={"id": "m", "model": "x"}),
+            named(type="response.output_item.done", output_index=0, item=item),
+            named(type="response.completed", response={"id": "m", "status": "completed", "output": [item]}),
+        ]
+    )
+    found, unread, _ = read(ModelProtocol.RESPONSES, body, [])
+    assert unread == 0
+    assert found == tuple(map(text_sha256, ("part one ", "part two", "part one part two")))

@@ -1,0 +1,1 @@
+"""Codex over its app-server: frames, the reader of what it prints, the driver."""
