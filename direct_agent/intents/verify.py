@@ -62,8 +62,7 @@ def state_of(intent: WriteIntent, seen: Seen) -> IntentState:
         return IntentState.CONFLICT
     if seen.digest == intent.after:
         return IntentState.SATISFIED
-    # A file that was to be made has no text before: an empty one that stands there now is somebody else's.
-    if seen.digest == intent.before and intent.existed:
+    if seen.digest == intent.before:
         return IntentState.UNCHANGED
     return IntentState.CONFLICT
 
