@@ -78,7 +78,9 @@ def is_replayable(endpoint: Endpoint, message: AssistantMessage) -> bool:
         case Wire.CHAT:
             return any(each.text.strip() for each in message.reasoning)
         case Wire.RESPONSES:
-            return any(each.kind is ReasoningKind.ITEM and each.raw_json for each in message.reasoning)
+            return any(
+                each.kind is ReasoningKind.ITEM and (each.text.strip() or each.data) for each in message.reasoning
+            )
         case Wire.MESSAGES:
             return all(
                 _is_block_replayable(endpoint, each.kind, each.text, each.signature, each.data)

@@ -33,10 +33,13 @@ class EndpointKind(StrEnum):
 
 
 class Thinking(StrEnum):
-    """SERVER: say nothing and take what the server does by itself; counts as on."""
+    """SERVER: say nothing and take what the server does by itself; counts as on. ADAPTIVE: Messages' own word for
+    "the model decides how much", also to an endpoint whose usual word for ON is another.
+    """
 
     SERVER = "server"
     ON = "on"
+    ADAPTIVE = "adaptive"
     OFF = "off"
 
 
