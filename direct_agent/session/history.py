@@ -12,6 +12,7 @@ from direct_agent.session.errors import SessionError
 from direct_agent.session.records import Damage, Line, RawRecord, Record
 from direct_agent.transcript import AssistantMessage, ToolCall, ToolResult, Transcript, UserMessage
 
+COMPLETED = "completed"
 SUMMARY_OPENING = "Summary of the conversation before this point, written when it was shortened:\n\n"
 
 
@@ -84,6 +85,17 @@ class History:
         if at < 0:
             raise IndexError("the summary is no message of its own")
         return self._messages[at][0]
+
+    @property
+    def unsettled(self) -> Transcript:
+        """The messages of all turns since the last completed one: what an interruption may have left open is in them."""
+        at_end = 0
+        for at, (id_, _) in enumerate(self._messages):
+            if id_ in self.turns:
+                at_end = at if at_end < 0 else at_end
+                if self.turns[id_].outcome == COMPLETED:
+                    at_end = -1
+        return () if at_end < 0 else tuple(message for _, message in self._messages[at_end:])
 
     def has_started(self, call: ToolCall) -> bool:
         """Whether the newest call of that id was recorded as about to run."""
