@@ -31,6 +31,7 @@ from direct_agent.loop.turn import (
     StopWork,
     ToolsDone,
     TurnMachine,
+    TurnState,
 )
 from direct_agent.session.errors import SessionWriteError
 from direct_agent.session.records import message_data
@@ -90,10 +91,13 @@ class TurnConductor:
         self._machine = TurnMachine(rounds_max=rounds_max)
         self._cancel = asyncio.Event()
         self._usage = Usage()
+        self._is_cancelled_early = False
 
     def cancel(self) -> None:
         """Repeating it changes nothing; after the end neither."""
-        if self._machine.may_be_steered or self._machine.is_cancelled:
+        if self._machine.state is TurnState.NEW:
+            self._is_cancelled_early = True
+        elif self._machine.may_be_steered:
             self._perform_at_once(self._machine.step(Cancel()))
 
     def steer(self, message_id: str, text: str) -> bool:
@@ -106,6 +110,8 @@ class TurnConductor:
     async def run(self, delivery: Delivery) -> End:
         """The whole turn. Says `accepted` once the message is durable, and `turn_end` last."""
         effects = self._machine.step(Begin(delivery.message_id, delivery.text, delivery.before, delivery.after))
+        if self._is_cancelled_early:
+            self.cancel()
         is_accepted = False
         while True:
             (effect,) = effects

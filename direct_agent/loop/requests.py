@@ -74,10 +74,9 @@ class Requests:
         answer: PermissionAnswer = await self._ask(fields, PermissionAnswer)
         return answer
 
-    async def question(self, call_id: str, questions: Sequence[Question]) -> QuestionAnswer:
+    async def question(self, questions: Sequence[Question]) -> QuestionAnswer:
         fields = {
             "kind": "question",
-            "call_id": call_id,
             "questions": [
                 {
                     "header": question.header,

@@ -124,7 +124,8 @@ class ToolRuns:
             # The result cannot be stored either; the turn ends there. Nothing was changed.
             return not_started(call, NOT_RECORDED)
         except ToolError as refused:
-            return not_started(call, str(refused))
+            # The tool gave its answer, and the answer is no: that is an outcome, and a known one.
+            return result(call, str(refused), RunState.COMPLETED, is_error=True)
 
     async def _checked(self, call: ToolCall, cancel: Cancellation) -> ToolResult:
         plain, change = self._toolbox.plain.get(call.name), self._toolbox.changes.get(call.name)

@@ -41,6 +41,7 @@ class History:
     def __init__(self) -> None:
         self.header: Header | None = None
         self.turns: dict[str, Turn] = {}
+        self.steered: dict[str, str] = {}  # message id of a steering text -> the turn it came into
         self.repairs: list[str] = []
         self.unread = 0
         self.last_record_id: str | None = None
@@ -134,8 +135,11 @@ class History:
 
     def _add_message(self, record: Record) -> None:
         message = record.message
-        if isinstance(message, UserMessage) and not message.is_host and "steers" not in record.data:
-            self.turns[record.id] = Turn(record.id)
+        if isinstance(message, UserMessage) and not message.is_host:
+            if (steers := record.text("steers")) is not None:
+                self.steered[record.id] = steers
+            else:
+                self.turns[record.id] = Turn(record.id)
         self._messages.append((record.id, message))
 
     def _answer_with(self, call_id: str) -> int | None:
