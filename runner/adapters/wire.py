@@ -79,6 +79,11 @@ def locator_from_wire(locator: types_pb2.NativeLocator) -> NativeLocator | None:
     return NativeLocator(locator.agent, locator.native_session_id, locator.cwd, locator.store)
 
 
+def granted_from_wire(locator: types_pb2.NativeLocator) -> NativeLocator:
+    """A grant's locator: what the CLI is to name itself is empty in it."""
+    return NativeLocator(locator.agent, locator.native_session_id, locator.cwd, locator.store)
+
+
 def failure_to_wire(cause: Cause | None) -> runner_pb2.Failure | None:
     if cause is None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -23,6 +23,7 @@ from runner.core.events import (
     AssistantMessage,
     DriverEvent,
     FrameRead,
+    FramesDue,
     HandshakeAnswered,
     HandshakeRefused,
     MessageClosed,
@@ -33,7 +34,7 @@ from runner.core.events import (
     SessionReset,
     SessionSeen,
 )
-from runner.core.identity import NAMING_SOURCES, IdentityJudge
+from runner.core.identity import IdentityJudge
 from runner.core.turn import (
     AttachBroke,
     Event,
@@ -44,6 +45,7 @@ from runner.core.turn import (
     WillNotEnd,
 )
 from runner.core.values import Cause
+from runner.drivers.port import Opening
 from runner.drivers.registry import AgentEntry
 from runner.policy import RunnerPolicy
 from standfast.host.v1 import host_agent_pb2 as host_pb
@@ -74,7 +76,7 @@ class ReportCame:
     report_jws: str
 
 
-Posted = Event | SlotReady | ReportCame | NativeRequest
+Posted = Event | SlotReady | ReportCame | NativeRequest | FramesDue
 
 
 class AttachedReader:
@@ -85,7 +87,7 @@ class AttachedReader:
         session: AttachSession,
         agent: AgentEntry,
         *,
-        expected_session_id: str,
+        opening: Opening,
         message_id: str,
         policy: RunnerPolicy,
         tracing: Tracing,
@@ -93,8 +95,8 @@ class AttachedReader:
         post: Callable[[Posted], None],
         on_text: Callable[[str], None],
     ) -> None:
-        self.judge = IdentityJudge(expected_session_id, checks=policy.check_identity)
-        self.handshake_answered = False
+        self.judge = IdentityJudge(opening.native_session_id, naming=agent.naming_frames, checks=policy.check_identity)
+        self.handshake: HandshakeAnswered | None = None
         self.handshake_refused: str | None = None
         self.exited: Cause | None = None
         self.frames_written = False
@@ -104,7 +106,8 @@ class AttachedReader:
         self._agent = agent
         self._policy = policy
         self._message_id = message_id
-        self._driver = agent.make_driver(0)
+        self._opening = opening
+        self._driver = agent.make_driver(opening)
         self._tools = ToolSpans(tracing)
         self._feed = feed
         self._post = post
@@ -113,7 +116,9 @@ class AttachedReader:
         self._is_over = False
         self._started = False
         self._named = False
+        self._opened = False
         self._requests = 0
+        self._asked_for = 0
         self._held_raw: list[bytes] = []
 
     # --- to the CLI -------------------------------------------------------------------------------------------------
@@ -129,6 +134,11 @@ class AttachedReader:
             self.frames_written = True
             rewrite = self._policy.rewrite_user_frame
             await self._session.send_frame(frame if rewrite is None else rewrite(frame))
+
+    async def send_frames(self, frames: tuple[bytes, ...]) -> None:
+        """Frames that the driver asked for."""
+        for frame in frames:
+            await self._session.send_frame(frame)
 
     async def interrupt(self, cause: str) -> None:
         for frame in self._driver.interrupt_frames():
@@ -191,7 +201,7 @@ class AttachedReader:
                 _log.warning("the host agent sent something that this release does not know", body=str(other))
 
     def _take_ready(self, ready: host_pb.AttachReady) -> None:
-        self._driver = self._agent.make_driver(ready.tap_offset)
+        self._driver = self._agent.make_driver(replace(self._opening, start_offset=ready.tap_offset))
         self._next_offset = ready.tap_offset
         self._post(SlotReady(ready.process_is_new, ready.tap_offset, ready.native_session_id, ready.process_generation))
 
@@ -239,7 +249,7 @@ class AttachedReader:
                 if not is_foreign:
                     self._take_raw(event.raw)
             case HandshakeAnswered():
-                self.handshake_answered = True
+                self.handshake = body
             case HandshakeRefused(_, detail):
                 self.handshake_refused = detail
             case MessageStarted():
@@ -247,8 +257,15 @@ class AttachedReader:
                 if not self._started:
                     self._started = True
                     self._post(NativeStarted())
-            case SessionSeen(_, source) if source in NAMING_SOURCES:
+                if self._opened:
+                    self._release_raw()
+            case SessionSeen(_, source, opens_turn) if opens_turn or source in self._agent.naming_frames:
+                self._opened = self._opened or opens_turn
                 self._release_raw()
+            case FramesDue():
+                self._asked_for += 1
+                if self._asked_for <= _REQUESTS_MAX:
+                    self._post(body)
             case NativeTurnEnded():
                 self._is_over = True
                 self._post(NativeEnded(body))

@@ -4,13 +4,13 @@ nothing of the runner's own.
 
 from __future__ import annotations
 
-from runner.adapters.wire import outcome_from_wire
+from runner.adapters.wire import locator_from_wire, outcome_from_wire
 from runner.conductor.desk import Desk
 from runner.conductor.parts import TurnRequest
 from runner.core.errors import cause_of
-from runner.core.preparation import check_admitted
+from runner.core.preparation import check_admitted, check_named
 from runner.core.turn import Admitted, Claimed, Event, KnownOver, Prepared, Refused, Resumed, Unavailable
-from runner.core.values import Cause, Outcome
+from runner.core.values import Cause, NativeLocator, Outcome
 from runner.status import is_recorded
 from standfast.runner.v1 import runner_pb2
 from standfast.sandbox.v1 import sandbox_manager_pb2 as sandbox_pb
@@ -86,6 +86,7 @@ async def admit(desk: Desk) -> Event:
                 resumes=desk.grant.resumes,
                 handshake_refused=desk.reader.handshake_refused,
             )
+            desk.take_locator(_locator(desk, answer))
         except StandfastError as error:
             set_error(span, error)
             return not_possible(error)
@@ -98,6 +99,22 @@ async def admit(desk: Desk) -> Event:
     )
     desk.feed.publish(runner_pb2.TurnEvent(context=context))
     return Admitted()
+
+
+def _locator(desk: Desk, answer: sandbox_pb.AdmitTurnResponse) -> NativeLocator:
+    assert desk.grant is not None
+    assert desk.reader is not None
+    admitted = locator_from_wire(answer.locator) if answer.HasField("locator") else None
+    if not desk.parts.policy.check_identity:
+        return admitted or desk.grant.locator
+    named = desk.reader.handshake
+    return check_named(
+        granted=desk.grant.locator,
+        admitted=admitted,
+        session_id=named.session_id if named is not None else None,
+        store=named.store if named is not None else None,
+        process_is_new=desk.process_is_new,
+    )
 
 
 def not_possible(error: StandfastError) -> Event:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.adapters.wire import event_to_wire
 from runner.conductor.attached import AttachedReader
@@ -12,7 +12,7 @@ from runner.conductor.parts import Parts, TurnRequest
 from runner.conductor.standing import Standing
 from runner.core.events import Warned
 from runner.core.turn import TurnMachine
-from runner.core.values import TurnKey
+from runner.core.values import NativeLocator, TurnKey
 from runner.drivers.registry import AgentEntry
 from standfast.runner.v1 import runner_pb2
 
@@ -38,6 +38,12 @@ class Desk:
     def snapshot(self) -> runner_pb2.Turn:
         """The turn as it stands."""
         return self.standing.snapshot(self.machine.state, self.feed.recorded_sequence)
+
+    def take_locator(self, locator: NativeLocator) -> None:
+        """The locator that the message is admitted for."""
+        assert self.grant is not None
+        self.grant = replace(self.grant, locator=locator)
+        self.standing.take_grant(self.grant)
 
     def warn(self, code: str, message: str) -> None:
         """Tells the client something that does not end the turn."""

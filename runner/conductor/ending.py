@@ -128,9 +128,7 @@ class Ending:
         desk = self._desk
         if desk.grant is not None:
             grant = desk.grant
-            activation = Activation(
-                grant.activation_id, grant.host_address, grant.message_id, grant.locator.native_session_id
-            )
+            activation = Activation(grant.activation_id, grant.host_address, grant.message_id, grant.locator)
             return activation, grant.locator
         turn = await desk.talk.lookup(for_s=None)
         desk.standing.take_managed(turn)

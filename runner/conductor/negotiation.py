@@ -13,6 +13,7 @@ import structlog
 from runner.adapters.wire import (
     answer_from_wire,
     conversation_to_wire,
+    granted_from_wire,
     locator_from_wire,
     locator_to_wire,
     outcome_from_wire,
@@ -117,9 +118,10 @@ class Negotiation:
             record=record,
             has_settled_turns=has_settled_turns,
             requested=request.locator,
-            granted=locator_from_wire(answer.locator) if answer.HasField("locator") else None,
+            granted=granted_from_wire(answer.locator) if answer.HasField("locator") else None,
             resumes=answer.resumes,
             agent=request.agent.name,
+            names_session=request.agent.names_session,
             check_identity=self._parts.policy.check_identity,
         )
         return Grant(
@@ -294,7 +296,7 @@ def activation_of(turn: sandbox_pb.ManagedTurn, locator: NativeLocator) -> Activ
         activation_id=turn.activation_id,
         host_address=turn.host_address,
         message_id=turn.message_id,
-        native_session_id=locator.native_session_id,
+        locator=locator,
     )
 
 

@@ -23,6 +23,8 @@ from runner.core.events import (
     Warned,
 )
 from runner.core.identity import IdentityJudge
+from runner.core.values import NativeLocator
+from runner.drivers.port import Opening
 from runner.drivers.registry import AgentEntry
 
 _log = structlog.get_logger("standfast.runner.replay")
@@ -46,7 +48,7 @@ class Activation:
     activation_id: str
     host_address: str
     message_id: str
-    native_session_id: str
+    locator: NativeLocator
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,12 @@ async def replay(
         max_s=limits.retry_max_s,
         for_s=for_s,
     )
-    judge = IdentityJudge(activation.native_session_id, checks=parts.policy.check_identity)
+    locator = activation.locator
+    judge = IdentityJudge(locator.native_session_id, naming=agent.naming_frames, checks=parts.policy.check_identity)
     start = pieces[0][0] if pieces else 0
-    driver = agent.make_driver(start)
+    # Nothing is written now, so the settings do not matter.
+    opening = Opening(start, locator.native_session_id, locator.store, resumes=True, workspace=locator.cwd)
+    driver = agent.make_driver(opening)
     driver.expect(process_is_new=start == 0, message_id=activation.message_id)
     native_end: NativeTurnEnded | None = None
     expected_offset = start

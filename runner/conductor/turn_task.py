@@ -24,7 +24,7 @@ from runner.conductor.parts import Parts, TurnRequest
 from runner.conductor.standing import Standing
 from runner.conductor.timers import Timers
 from runner.core.errors import cause_of
-from runner.core.events import NativeRequest
+from runner.core.events import FramesDue, NativeRequest
 from runner.core.preparation import check_activated
 from runner.core.turn import (
     Abandon,
@@ -55,6 +55,7 @@ from runner.core.turn import (
     WillNotEnd,
 )
 from runner.core.values import Cause, Outcome, TurnKey
+from runner.drivers.port import Opening
 from runner.drivers.registry import AgentEntry
 from standfast.runner.v1 import runner_pb2
 from standfast_chassis import span_names
@@ -193,6 +194,11 @@ class TurnTask:
             case NativeRequest():
                 await self._native_request(posted)
                 return None
+            case FramesDue(frames):
+                if self._desk.machine.state in _ATTACHED and self._desk.reader is not None:
+                    with suppress(StandfastError):  # how the stream ended, its reader learns
+                        await self._desk.reader.send_frames(frames)
+                return None
             case AttachBroke():
                 return self._explained(posted) if self._desk.machine.state in _ATTACHED else None
             case Observed():
@@ -271,7 +277,7 @@ class TurnTask:
         reader = AttachedReader(
             session,
             self._desk.agent,
-            expected_session_id=grant.locator.native_session_id,
+            opening=self._opening(grant),
             message_id=grant.message_id,
             policy=self._desk.parts.policy,
             tracing=self._desk.parts.tracing,
@@ -291,6 +297,19 @@ class TurnTask:
                 self._desk.parts.hosts.release(grant.host_address)
 
         self._reading = self._group.create_task(read())
+
+    def _opening(self, grant: Grant) -> Opening:
+        assert self._desk.request is not None
+        settings = self._desk.request.settings
+        return Opening(
+            native_session_id=grant.locator.native_session_id or None,
+            store=grant.locator.store or None,
+            resumes=grant.resumes,
+            workspace=grant.locator.cwd,
+            model=settings.model or None,
+            permission_mode=settings.permission_mode or "auto",
+            options=dict(settings.options),
+        )
 
     async def _slot_ready(self, ready: SlotReady) -> Event | None:
         assert self._desk.reader is not None

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 # --- facts for the verdict --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class HandshakeAnswered:
-    """The CLI answered its native start or resume. `session_id` is None where it does not say it (Claude Code)."""
+    """The CLI answered its native start or resume. `session_id` is None where it does not say it (Claude Code), `store`
+    (the absolute path of the native store) likewise.
+    """
 
     session_id: str | None
+    store: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,22 @@ class HandshakeRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class FramesDue:
+    """The driver asks that these frames are written now: the next step of a handshake, or a fence that only reads."""
+
+    frames: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSeen:
-    """A root frame named the native session. `source` is the frame's kind, e.g. "system/init"."""
+    """A root frame named the native session. `source` is the frame's kind, e.g. "system/init".
+
+    `opens_turn`: it answers a fence that was written right before our message, so it names the turn that follows too.
+    """
 
     session_id: str
     source: str
+    opens_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +206,7 @@ class NativeRequest:
 Fact = (
     HandshakeAnswered
     | HandshakeRefused
+    | FramesDue
     | SessionSeen
     | SessionReset
     | ContentBeforeIdentity

@@ -24,9 +24,6 @@ from runner.core.events import (
 )
 from runner.core.verdict import Judgement, Verdict
 
-# The frame that must name the session before content, per agent that tells it with its first event.
-NAMING_SOURCES = frozenset({"system/init"})
-
 SESSION_DIFFERS = "NATIVE_SESSION_MISMATCH"
 SESSION_WAS_RESET = "NATIVE_SESSION_RESET"
 HANDSHAKE_REFUSED = "HANDSHAKE_REFUSED"
@@ -37,17 +34,22 @@ NO_NATIVE_END = "NO_NATIVE_END"
 
 
 class IdentityJudge:
-    """One activation. `expected` is the native session id that was resumed or chosen. Feed every event, in order.
+    """One activation. Feed every event, in order.
 
+    `expected` is the native session id that was resumed or chosen; None where the CLI names a session that begins in its
+    handshake: the first one it names there is the expected one from then on. `naming` are the kinds of frames of which
+    one must name the session before content.
     `checks` False: it confirms whatever comes, for the test that shows that the manager's side holds alone.
     """
 
-    def __init__(self, expected: str, *, checks: bool = True) -> None:
+    def __init__(self, expected: str | None, *, naming: frozenset[str], checks: bool = True) -> None:
         self.expected = expected
+        self._naming = naming
         self._checks = checks
         self._contradiction: Judgement | None = None
         self._named: str | None = None
         self._is_named = False
+        self._is_opened = False
         self._content_first = False
         self._handshake_refused = False
         self._ended = False
@@ -62,17 +64,19 @@ class IdentityJudge:
         """Takes one event of the driver. Normalised events say nothing about identity."""
         match body:
             case HandshakeAnswered(session_id=str() as session_id):
+                self.expected = self.expected or session_id
                 self._compare(session_id)
             case HandshakeRefused():
                 self._handshake_refused = True
-            case SessionSeen(session_id, source):
+            case SessionSeen(session_id, source, opens_turn):
                 self._compare(session_id)
-                self._is_named = self._is_named or source in NAMING_SOURCES
+                self._is_opened = self._is_opened or opens_turn
+                self._is_named = self._is_named or opens_turn or source in self._naming
             case SessionReset(new_session_id):
                 self._contradict(SESSION_WAS_RESET, new_session_id)
             case MessageStarted():
-                # What named the session before was another turn of the process.
-                self._is_named = False
+                # What named the session before was another turn of the process, unless it was asked for with our message.
+                self._is_named = self._is_opened
             case ContentBeforeIdentity():
                 self._content_first = True
             case NativeTurnEnded():
@@ -86,14 +90,15 @@ class IdentityJudge:
 
     def verdict(self) -> Judgement:
         """The verdict on what was seen so far. Final once the native end was seen."""
+        expected = self.expected or ""
         if not self._checks:
-            return Judgement(Verdict.CONFIRMED, None, self.expected, self.expected)
+            return Judgement(Verdict.CONFIRMED, None, expected, expected)
         if self._contradiction is not None:
             return self._contradiction
         reason = self._what_is_missing()
         if reason is not None:
-            return Judgement(Verdict.UNPROVEN, reason, self.expected, self._named)
-        return Judgement(Verdict.CONFIRMED, None, self.expected, self._named)
+            return Judgement(Verdict.UNPROVEN, reason, expected, self._named)
+        return Judgement(Verdict.CONFIRMED, None, expected, self._named)
 
     def _what_is_missing(self) -> str | None:
         if self._handshake_refused:
@@ -104,7 +109,7 @@ class IdentityJudge:
             return CONTENT_BEFORE_IDENTITY
         if not self._ended:
             return NO_NATIVE_END
-        if not self._is_named:
+        if not self._is_named or self.expected is None:
             return SESSION_NOT_NAMED
         return None
 
@@ -115,4 +120,4 @@ class IdentityJudge:
 
     def _contradict(self, reason: str, observed: str | None) -> None:
         if self._contradiction is None and self._checks:
-            self._contradiction = Judgement(Verdict.CONTRADICTED, reason, self.expected, observed)
+            self._contradiction = Judgement(Verdict.CONTRADICTED, reason, self.expected or "", observed)

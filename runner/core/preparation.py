@@ -19,14 +19,17 @@ def check_grant(
     granted: NativeLocator | None,
     resumes: bool,
     agent: str,
+    names_session: str = "HOST",
     check_identity: bool = True,
 ) -> NativeLocator:
     """The locator to run on. `record` and `has_settled_turns` are the runner's own; `requested` is the client's.
 
+    Of a session that begins it may lack its store, and its id too where `names_session` is CLI.
+
     Raises LocatorRequiredError, LocatorMismatchError or AGENT_MISMATCH; nothing was started for the message then.
     `check_identity` False: which session it is, is left to the manager's side (a test's or the lab's switch).
     """
-    if granted is None:
+    if granted is None or not _is_named_enough(granted, resumes=resumes, names_session=names_session):
         raise LocatorRequiredError(
             "The manager granted an activation without a native locator; expected one to start or resume. "
             "Nothing was sent.",
@@ -58,6 +61,12 @@ def check_grant(
     return granted
 
 
+def _is_named_enough(granted: NativeLocator, *, resumes: bool, names_session: str) -> bool:
+    if resumes:
+        return granted.is_whole
+    return bool(granted.native_session_id) or names_session == "CLI"
+
+
 def check_requested(*, requested: NativeLocator | None, saved: NativeLocator | None) -> None:
     """A client's locator must be the saved one. Either may be unknown. Raises LocatorMismatchError."""
     if requested is None or saved is None or requested == saved:
@@ -78,6 +87,59 @@ def check_activated(*, locator: NativeLocator, native_session_id: str) -> None:
             f"{native_session_id or 'no named session'}. Nothing was sent.",
             {"expected": locator.native_session_id, "observed": native_session_id, "side": "runner"},
         )
+
+
+def check_named(
+    *,
+    granted: NativeLocator,
+    admitted: NativeLocator | None,
+    session_id: str | None,
+    store: str | None,
+    process_is_new: bool,
+) -> NativeLocator:
+    """The whole locator that the turn runs on. `session_id` and `store` (absolute) are what this side's driver read.
+
+    `admitted` is the manager's, None for one that says none. Raises LocatorRequiredError, LocatorMismatchError,
+    NATIVE_SESSION_MISMATCH or IDENTITY_UNPROVEN; nothing was sent.
+    """
+    locator = admitted if admitted is not None else granted
+    if not locator.is_whole:
+        raise LocatorRequiredError(
+            "The message was admitted for a session that neither the grant nor the manager names. Nothing was sent.",
+            {"side": "runner"},
+        )
+    pairs = [
+        (getattr(granted, name), getattr(locator, name)) for name in ("agent", "native_session_id", "cwd", "store")
+    ]
+    if any(wanted and wanted != found for wanted, found in pairs):
+        raise LocatorMismatchError(
+            f"The activation was granted for native session {granted.native_session_id or 'of its own naming'}, the message "
+            f"was admitted for {locator.native_session_id}; they differ. Nothing was sent.",
+            {"expected": granted.native_session_id, "observed": locator.native_session_id, "source": "the admission"},
+        )
+    if not process_is_new:
+        return locator
+    if session_id is None and not granted.native_session_id:
+        raise ReasonedError(
+            "IDENTITY_UNPROVEN",
+            f"The manager admitted the message for native session {locator.native_session_id}; this side expected the CLI "
+            "to name it in its handshake, and it named none. Nothing was sent.",
+            {"expected": locator.native_session_id, "observed": "", "side": "runner"},
+        )
+    if session_id is not None and session_id != locator.native_session_id:
+        raise ReasonedError(
+            "NATIVE_SESSION_MISMATCH",
+            f"Expected native session {locator.native_session_id}, the CLI's handshake named {session_id}. Nothing was "
+            "sent.",
+            {"expected": locator.native_session_id, "observed": session_id, "side": "runner"},
+        )
+    if store is not None and not f"/{store}".endswith(f"/{locator.store}"):
+        raise ReasonedError(
+            "NATIVE_SESSION_MISMATCH",
+            f"Expected the native store {locator.store}, the CLI's handshake named {store}. Nothing was sent.",
+            {"expected": locator.store, "observed": store, "side": "runner"},
+        )
+    return locator
 
 
 def check_admitted(*, context_state: str, process_is_new: bool, resumes: bool, handshake_refused: str | None) -> None:

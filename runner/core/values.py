@@ -21,12 +21,21 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NativeLocator:
-    """What a native resume needs. `store` names the native store relative to the member's home."""
+    """What a native resume needs. `store` names the native store relative to the member's home.
+
+    In the grant of a session that begins, `native_session_id` or `store` is empty where the CLI itself is to name it in
+    its handshake; from the admission on a locator is whole.
+    """
 
     agent: str
     native_session_id: str
     cwd: str
     store: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of it is left for the CLI to name."""
+        return bool(self.native_session_id and self.store)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,29 @@ One driver object serves one activation. Time belongs to the conductor; no drive
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from runner.core.events import DriverEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What one activation is opened with. `start_offset` is the tap offset of the first byte that will be fed.
+
+    `native_session_id` is None for a session that begins and whose id the CLI names in its handshake; `store` is the
+    locator's, None while it is not known; `workspace` is the working folder; the settings are the conversation's.
+    """
+
+    start_offset: int = 0
+    native_session_id: str | None = None
+    store: str | None = None
+    resumes: bool = False
+    workspace: str = ""
+    model: str | None = None
+    permission_mode: str = "auto"
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Driver(Protocol):
@@ -28,6 +48,9 @@ class Driver(Protocol):
         now.
         """
 
+    def steer_frames(self, text: str, *, message_id: str) -> list[bytes] | None:
+        """A further message into the turn that runs. None: this CLI cannot do that."""
+
     def interrupt_frames(self) -> list[bytes]:
         """The native interrupt of the running turn."""
 
@@ -36,6 +59,8 @@ class Driver(Protocol):
 
     def feed(self, data: bytes) -> list[DriverEvent]:
         """Takes the next raw bytes, in any cuts. Never raises on what the CLI prints.
+
+        FramesDue among the events asks for frames that are to be written at once.
 
         Events come in the order of the bytes. Content that may not be passed on yet is held back and comes with the
         frame that frees it, or never.

@@ -6,17 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.drivers.claude_code import driver as claude_code
-from runner.drivers.port import Driver
+from runner.drivers.port import Driver, Opening
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEntry:
-    """One agent. `identity_known` is BEFORE_PROMPT or FIRST_EVENT: when the CLI first tells its session id."""
+    """One agent.
+
+    `identity_known` is BEFORE_PROMPT or FIRST_EVENT: when the CLI first tells its session id. `names_session` is HOST or
+    CLI: who chooses the id of a session that begins. `naming_frames` are the kinds of frames of which one must name the
+    session before a turn's content.
+    """
 
     name: str
     version: str
     identity_known: str
-    make_driver: Callable[[int], Driver]
+    names_session: str
+    naming_frames: frozenset[str]
+    make_driver: Callable[[Opening], Driver]
     settings_per_process: tuple[str, ...]
     settings_per_turn: tuple[str, ...]
     options: tuple[str, ...] = ()  # names of further settings, all per process
@@ -28,7 +35,9 @@ AGENTS: tuple[AgentEntry, ...] = (
         name=claude_code.AGENT,
         version=claude_code.VERSION,
         identity_known="FIRST_EVENT",
-        make_driver=claude_code.ClaudeCodeDriver,
+        names_session="HOST",
+        naming_frames=frozenset({"system/init"}),
+        make_driver=lambda opening: claude_code.ClaudeCodeDriver(opening.start_offset),
         settings_per_process=("model", "permission_mode"),
         settings_per_turn=(),
         options=("max_retries",),

@@ -19,8 +19,31 @@ from sandbox_manager.core.values import (
 
 
 @dataclass(frozen=True, slots=True)
+class GateContext:
+    """What a frame towards the CLI may name: the settings of the grant, and the session. No runner can choose other ones.
+
+    `locator` is None until the CLI has named a session that it names itself.
+    """
+
+    workspace: str
+    permission_mode: str
+    model: str | None
+    options: tuple[tuple[str, str], ...]
+    locator: NativeLocator | None
+    resumes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HandshakeFrame:
-    """A frame of the native handshake: allowed before an admission, and while none is open."""
+    """A frame of the native handshake: allowed to a new process, before an admission. Each `step` passes once."""
+
+    request_id: str
+    step: str = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class FenceFrame:
+    """A request that only reads, to which the CLI's answer marks a place in its output. Allowed once a message is admitted."""
 
     request_id: str
 
@@ -58,7 +81,7 @@ class ForbiddenFrame:
     why: str
 
 
-GateFrame = HandshakeFrame | UserFrame | AnswerFrame | InterruptFrame | ForbiddenFrame
+GateFrame = HandshakeFrame | FenceFrame | UserFrame | AnswerFrame | InterruptFrame | ForbiddenFrame
 
 
 class TapReader(Protocol):
@@ -78,19 +101,29 @@ class SandboxAgent(Protocol):
     version: str  # the exact pin
     executable: str  # its path relative to the tool folder, e.g. "claude-code/claude"
     identity_known: str  # BEFORE_PROMPT or FIRST_EVENT
+    names_session: str  # who names a session that begins: HOST (its id is granted) or CLI (its handshake says it)
     needs_per_process: tuple[str, ...]  # setting names that need a new process
 
     def launch(self, settings: LaunchSettings) -> LaunchSpec:
         """The command line, environment and files of one process. The prompt is never in argv; no secret is in argv."""
 
     def locator(self, native_session_id: str, workspace: str) -> NativeLocator:
-        """The locator of a session in that workspace."""
+        """The locator of a session that begins in that workspace; what the CLI is to name itself is empty in it."""
+
+    def named_locator(self, granted: NativeLocator, findings: TapFindings, *, home: str) -> NativeLocator:
+        """The granted locator made whole by what the CLI named in its handshake. `home` is the member's, absolute.
+
+        Raises AgentLocatorError when something that it had to name is missing, or is no place of this CLI's in that home.
+        """
 
     def store_location(self, locator: NativeLocator) -> StoreLocation:
         """Where that session's native store lies."""
 
-    def classify(self, frame: bytes) -> GateFrame:
-        """What one line towards the CLI is, by the agent's own small grammar. One frame is one line with its line end."""
+    def classify(self, frame: bytes, context: GateContext) -> GateFrame:
+        """What one line towards the CLI is, by the agent's own small grammar. One frame is one line with its line end.
+
+        A frame that names other settings or another session than `context` is forbidden.
+        """
 
     def interrupt_frame(self, request_id: str) -> bytes:
         """The native interrupt, for the host agent's own use when the work's call is lost."""

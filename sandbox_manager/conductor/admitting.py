@@ -27,6 +27,7 @@ from sandbox_manager.core.context import (
     decide,
 )
 from sandbox_manager.core.errors import StaleGenerationError
+from sandbox_manager.core.locators import complete_locator
 from sandbox_manager.core.records import (
     ActivationRecord,
     ActivationState,
@@ -110,6 +111,8 @@ class Admitting:
             raise StaleGenerationError("activation", newest, activation.activation_generation)
         await self._parts.host_of(group)
         report = await self._report(wish.report_jws, activation)
+        if not activation.resumes:
+            activation = replace(activation, locator=complete_locator(activation.locator, report.locator))
         decision = decide(
             report, _expected_member(found, member, activation, report), self._container(group, activation)
         )
@@ -117,7 +120,7 @@ class Admitting:
             await self._refuse(decision, story, member)
         # Also of a run that a former turn began: it may have been given up before anybody asked.
         await self._sandboxes.require_measured(group, report.container.started_at)
-        return await self._record(wish, story, member, report, decision)
+        return await self._record(wish, story, activation, member, report, decision)
 
     async def _report(self, report_jws: str, activation: ActivationRecord) -> ActivationReport:
         host = await self._parts.store.host(activation.host_id)
@@ -132,7 +135,8 @@ class Admitting:
             ) from error
         if self._parts.policy.check_identity:
             return report
-        return replace(report, locator=activation.locator, observed_session_id=None)
+        locator = complete_locator(activation.locator, report.locator)
+        return replace(report, locator=locator, observed_session_id=None, observed_store=None)
 
     def _container(self, group: GroupRecord, activation: ActivationRecord) -> ExpectedContainer:
         return ExpectedContainer(
@@ -191,12 +195,12 @@ class Admitting:
         self,
         wish: AdmitWish,
         story: TurnStory,
+        activation: ActivationRecord,
         member: MemberRecord,
         report: ActivationReport,
         decision: ContextDecision,
     ) -> tuple[AdmissionRecord, ActivationRecord]:
-        turn, activation = story.turn, story.activation
-        assert activation is not None
+        turn = story.turn
         assert decision.state is not None
         claims: dict[str, JsonValue] = {
             "activation_id": activation.activation_id,

@@ -118,7 +118,8 @@ class Granting:
 
     def _fresh_locator(self, member: MemberRecord, ready: ReadySandbox) -> NativeLocator:
         try:
-            return AGENTS[member.agent].locator(self._parts.new_id(), ready.workspace)
+            agent = AGENTS[member.agent]
+            return agent.locator(self._parts.new_id() if agent.names_session == "HOST" else "", ready.workspace)
         except AgentLocatorError as error:
             raise AttestationRefusedError(
                 "EVIDENCE_CONTRADICTED",

@@ -71,8 +71,8 @@ class HostBook:
         return self._beats.get(host_id)
 
     def silent(self) -> list[str]:
-        """Hosts with a lease that have sent no heartbeat since they registered."""
-        return [host_id for host_id in self.leased() if host_id not in self._beats]
+        """Hosts with a lease that have not said, since they registered, which containers their engine has."""
+        return [host_id for host_id in self.leased() if self._containers(host_id) is None]
 
     def labelled(self, conversation: str) -> Mapping[str, Sequence[SeenContainer]]:
         """Containers with this conversation's label, by host, from the last heartbeat of every host with a lease."""
@@ -84,7 +84,7 @@ class HostBook:
         return found
 
     async def heard_all(self, timeout_s: float) -> None:
-        """Waits until every host with a lease has sent a heartbeat, at most `timeout_s`: a dead host does not block."""
+        """Waits until every host with a lease has listed its containers, at most `timeout_s`: a dead host or engine does not block."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._heard:
                 await self._heard.wait_for(lambda: not self.silent())

@@ -200,6 +200,11 @@ def _report(report: ActivationReport, member: ExpectedMember, container: Expecte
     if report.observed_session_id not in (None, member.locator.native_session_id):
         found = str(report.observed_session_id)
         return _lost("NATIVE_SESSION_MISMATCH", member.locator.native_session_id, found, member, container)
+    if report.observed_store not in (None, member.locator.store):
+        found = str(report.observed_store)
+        return _lost("NATIVE_SESSION_MISMATCH", member.locator.store, found, member, container)
+    if not member.locator.is_whole:
+        return _lost("HANDSHAKE_FAILED", "a session and a store that the CLI named", "none", member, container)
     if None not in (member.agent_version, report.agent_version) and member.agent_version != report.agent_version:
         return _lost("CLI_VERSION_MISMATCH", str(member.agent_version), str(report.agent_version), member, container)
     return None

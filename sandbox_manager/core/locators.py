@@ -5,7 +5,7 @@ The keeper of the session decides: a request's locator that differs is refused, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from sandbox_manager.core.errors import (
@@ -52,6 +52,15 @@ def check_expectation(
         raise LegacyConversationError("no native session of this conversation is retained here; open a new one")
     if expect is Expect.NEW and is_known:
         raise ConversationExistsError("a new conversation was expected, and this one is known; continue it")
+
+
+def complete_locator(granted: NativeLocator, reported: NativeLocator) -> NativeLocator:
+    """The granted locator, with what the CLI was to name itself taken from the host's report. What was granted stays."""
+    return replace(
+        granted,
+        native_session_id=granted.native_session_id or reported.native_session_id,
+        store=granted.store or reported.store,
+    )
 
 
 def resolve_locator(

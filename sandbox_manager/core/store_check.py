@@ -7,7 +7,8 @@ after them must be explained record by record:
     a model's text,     by an admitted turn's message above it, or by having been printed (also what an interrupted turn left);
     a tool's record     where the tap was read whole, a model's text must be one that was printed
     bookkeeping         by its kind, which the agent file lists
-    a compaction        by an admitted turn; what the CLI appends again below it is a new base
+    a compaction        by an admitted turn; where the tap was read whole, by its CLI having printed it. What is appended again below it
+                        is a new base
     anything else       by nothing
 
 And the leaf, from which a resume starts, must lead back to what was settled: its walk leaves the new part at one of the recorded
@@ -19,7 +20,9 @@ What it cannot see: a change that a tool made and undid inside one turn, or line
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sandbox_manager.core.judgement import Reason
 from sandbox_manager.core.values import (
@@ -46,12 +49,13 @@ _KNOWN_CAUSES = {"NO_SPACE": "STORAGE_FULL", "UNWRITABLE": "STORE_UNWRITABLE"}
 
 @dataclass(frozen=True, slots=True)
 class AdmittedTurn:
-    """One admitted message that the store's new part may hold. `texts` is None when the tap was not read whole."""
+    """One admitted message that the store's new part may hold. `texts` and `bases` are None when the tap was not read whole."""
 
     message_id: str
     message_digest: str
     texts: tuple[AssistantText, ...] | None = None
     printed: tuple[str, ...] = ()
+    bases: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,10 @@ def check_store(
     if segment is None or reading.length is None or reading.digest is None:
         reasons.append(Reason(UNREADABLE, "length, digest and new part", "not read", Verdict.UNPROVEN))
         return StoreCheck(tuple(reasons))
+    names = {one.printed_as: one.uuid for one in segment.records if None not in (one.printed_as, one.uuid)}
+    if names:
+        record, current = _renamed(record, names), _renamed(current, names)
+        leftovers = tuple(turn for one in leftovers if (turn := _renamed(one, names)) is not None)
     turns = (*leftovers, *((current,) if current else ()))
     new_part = _NewPart(record, segment, turns)
     reasons += _whole(segment)
@@ -105,6 +113,31 @@ def check_store(
         late=late,
         record=StoreRecord(reading.length, reading.digest, new_part.anchors(), promised, late),
     )
+
+
+Named = TypeVar("Named", StoreRecord, AdmittedTurn)
+
+
+def _renamed(value: Named | None, names: Mapping[str | None, str | None]) -> Named | None:
+    """With the uuids of the records on disk, where the value has the ids under which the CLI printed them."""
+
+    def on_disk(ids: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(one) or one for one in ids)
+
+    match value:
+        case StoreRecord():
+            return replace(value, promised=on_disk(value.promised), late=on_disk(value.late))
+        case AdmittedTurn(texts=texts):
+            return replace(
+                value,
+                message_id=names.get(value.message_id) or value.message_id,
+                texts=None
+                if texts is None
+                else tuple(replace(one, uuid=names.get(one.uuid) or one.uuid) for one in texts),
+                printed=on_disk(value.printed),
+            )
+        case None:
+            return None
 
 
 def _unreadable(record: StoreRecord | None, error: str, current: AdmittedTurn | None) -> StoreCheck:
@@ -161,9 +194,8 @@ class _NewPart:
         self._segment = segment
         self._turns = turns
         self._by_uuid = {one.uuid: one for one in segment.records if one.uuid is not None}
-        bases = [one.line for one in segment.records if one.kind is RecordKind.NEW_BASE]
-        # A compaction belongs to a turn; without one it explains nothing.
-        self._base_line = bases[0] if bases and turns else None
+        bases = [one.line for one in segment.records if one.kind is RecordKind.NEW_BASE and self._is_compaction(one)]
+        self._base_line = bases[0] if bases else None
         self._wrong_users: list[StoreRecordLine] = []
         self._turn_of: dict[str, AdmittedTurn] = {}  # a user record's uuid -> its turn
         self._match_users()
@@ -209,7 +241,7 @@ class _NewPart:
             case RecordKind.TOOL if one.uuid in self._turn_of:
                 return None
             case RecordKind.NEW_BASE:
-                return None if self._turns else "a compaction outside a turn"
+                return None if self._is_compaction(one) else "a compaction that no admitted turn's CLI printed"
             case RecordKind.FOREIGN:
                 return "a kind that this agent does not write"
         if self._is_below_new_base(one):
@@ -224,6 +256,10 @@ class _NewPart:
             if not set(one.text_digests) <= printed:
                 return "a model's text that the CLI never printed"
         return None
+
+    def _is_compaction(self, one: StoreRecordLine) -> bool:
+        """Whether an admitted turn explains this new base: a tool that writes one into the store explains nothing below it."""
+        return any(turn.bases is None or one.uuid in turn.bases for turn in self._turns)
 
     def _why_text_differs(self, one: StoreRecordLine) -> str | None:
         for turn in self._turns:
@@ -274,9 +310,8 @@ class _NewPart:
             return exit_ is None
         if exit_ is not None:
             return exit_ in self._record.anchors
-        return any(
-            uuid in self._by_uuid and self._by_uuid[uuid].kind is RecordKind.NEW_BASE for uuid in self._segment.chain
-        )
+        on_chain = (self._by_uuid[uuid] for uuid in self._segment.chain if uuid in self._by_uuid)
+        return any(one.kind is RecordKind.NEW_BASE and self._is_compaction(one) for one in on_chain)
 
     def not_on_disk(self, current: AdmittedTurn | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What of the current turn is not there yet: what must come (message and lasting texts), and what may."""

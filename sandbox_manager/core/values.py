@@ -38,12 +38,21 @@ class ProcessDisposition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NativeLocator:
-    """What a native resume needs. `store` names the native store relative to the member's home, '/'-separated."""
+    """What a native resume needs. `store` names the native store relative to the member's home, '/'-separated.
+
+    In the grant of a session that begins, `native_session_id` or `store` is empty where the CLI itself is to name it in its
+    handshake; from the admission on a locator is whole.
+    """
 
     agent: str
     native_session_id: str
     cwd: str
     store: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of it is left for the CLI to name."""
+        return bool(self.native_session_id and self.store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +64,25 @@ class Generations:
     activation: int
 
 
+class StoreKind(Enum):
+    """How a native store becomes the bytes that are measured."""
+
+    FILE = "FILE"  # they are the file's
+    DATABASE = "DATABASE"  # the session is rendered from a copy of the database, one line per lasting message
+
+
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """Where a native store lies: `base` is `home` (the member's home) or `workspace`; components never hold '/' or '..'."""
+    """Where a native store lies: `base` is `home` (the member's home) or `workspace`; components never hold '/' or '..'.
+
+    Of a DATABASE they name its file, `session_id` the session in it and `renderer` how that is rendered; None of a FILE.
+    """
 
     base: str
     components: tuple[str, ...]
+    kind: StoreKind = StoreKind.FILE
+    session_id: str | None = None
+    renderer: str | None = None
 
 
 class RecordKind(Enum):
@@ -84,6 +106,7 @@ class StoreRecordLine:
     parent: str | None
     text_digests: tuple[str, ...]  # one per text block, in order
     session_id: str | None
+    printed_as: str | None = None  # the id under which the tap reader knows it, where the CLI does not print its uuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +202,10 @@ class TapFindings:
     printed: tuple[
         str, ...
     ] = ()  # native uuids of all root records of this turn as printed: the store must come to hold them
+    bases: tuple[str, ...] = ()  # native uuids of the compactions that the CLI printed in this activation
+    message_printed_as: str | None = None  # our message's record, where the CLI gives it another id than we sent
+    handshake_session_id: str | None = None  # the session that the CLI itself named in its handshake
+    handshake_store: str | None = None  # the absolute path of its store, where the CLI names it there
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +301,7 @@ class ActivationReport:
     observed_session_id: str | None  # None where the CLI tells it only with its first event (Claude Code)
     store: StoreReading | None  # read before the handshake; None only for a NEW session
     process: SlotProcess | None
+    observed_store: str | None = None  # the store that the CLI named, relative to the home where it lies there
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +321,7 @@ class LaunchSettings:
     permission_mode: str = "auto"
     options: tuple[tuple[str, str], ...] = ()
     isolated: bool = True  # False on `local`
+    store: str = ""  # the locator's, relative to `home`; empty where the CLI is to name it
 
 
 @dataclass(frozen=True, slots=True)

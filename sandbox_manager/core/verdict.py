@@ -232,10 +232,11 @@ def _delivered(observation: Observation) -> list[Reason]:
 def _current(expected: Expected, observation: Observation) -> AdmittedTurn:
     tap = observation.tap
     return AdmittedTurn(
-        message_id=expected.message_id,
+        message_id=tap.message_printed_as or expected.message_id,
         message_digest=expected.message_digest,
         texts=None if observation.tap_gap else tap.assistant,
         printed=tap.printed,
+        bases=None if observation.tap_gap else tap.bases,
     )
 
 

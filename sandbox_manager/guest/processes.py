@@ -4,12 +4,16 @@
 """
 
 import os
+import signal
 from dataclasses import dataclass
+
+_PF_EXITING = 0x4
+_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 
 
 @dataclass(frozen=True)
 class Process:
-    """One row of the process table at the moment of a scan."""
+    """One row of the process table at the moment of a scan. `is_dying`: nothing that is given to it now is read any more."""
 
     pid: int
     start_time: int
@@ -19,6 +23,8 @@ class Process:
     state: str
     name: str
     uids: frozenset[int]
+    threads: int = 1
+    is_dying: bool = False
 
     @property
     def key(self) -> tuple[int, int]:
@@ -27,8 +33,11 @@ class Process:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended and only waits to be reaped."""
-        return self.state in "ZX"
+        """Whether it has ended and only waits to be reaped.
+
+        Its first thread may have ended before the others: that one shows as a zombie and cannot be reaped, and the rest runs on.
+        """
+        return self.state == "X" or (self.state == "Z" and self.threads <= 1)
 
     def as_json(self) -> dict[str, object]:
         """The shape used in frames."""
@@ -54,7 +63,13 @@ def read_process(pid: int) -> Process | None:
     name_end = stat.rindex(b")")
     fields = stat[name_end + 2 :].split()
     name = stat[stat.index(b"(") + 1 : name_end].decode(errors="replace")
-    uids = next((line.split()[1:] for line in status.splitlines() if line.startswith(b"Uid:")), [])
+    uids: list[bytes] = []
+    pending = 0
+    for line in status.splitlines():
+        if line.startswith(b"Uid:"):
+            uids = line.split()[1:]
+        elif line.startswith((b"SigPnd:", b"ShdPnd:")):
+            pending |= int(line.split()[1], 16)
     return Process(
         pid,
         int(fields[19]),
@@ -64,6 +79,9 @@ def read_process(pid: int) -> Process | None:
         fields[0].decode(),
         name,
         frozenset(int(uid) for uid in uids),
+        int(fields[17]),
+        # Killed, though it may take a while to be gone: the signal is pending from the kill on, then the process is exiting.
+        fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING) or bool(pending & _SIGKILL_BIT),
     )
 
 

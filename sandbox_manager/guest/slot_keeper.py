@@ -68,10 +68,16 @@ class SlotKeeper:
         return self.process
 
     def writable(self, generation: int) -> CliProcess:
-        """Returns the process if input may go to it now."""
+        """Returns the process if input may go to it now.
+
+        One that was killed is refused from the kill on: its exit is known only when the last of its threads has ended.
+        """
         process = self.current(generation)
         if process.exit is not None:
             raise OperationError("PROCESS_EXITED", "the process is gone", **process.exit.as_json())
+        row = None if process.row is None else read_process(process.row.pid)
+        if row is not None and row.is_dying:
+            raise OperationError("PROCESS_EXITED", "the process was killed and is going")
         if self.machine.state is not SlotState.RUNNING:
             raise OperationError("SLOT_BUSY", f"the slot is {self.machine.state.value}", state=self.machine.state.value)
         return process

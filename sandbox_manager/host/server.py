@@ -119,6 +119,7 @@ async def serve(settings: HostSettings, policy: HostPolicy, *, mask: SecretMask)
         channel = await stack.enter_async_context(open_channel(settings.manager, tracing=None))
         registration = Registration(
             channel=channel,
+            manager=settings.manager,
             host_id=key.public.thumbprint,
             key=key,
             address=address,

@@ -124,8 +124,8 @@ async def _next(requests: AsyncIterator[pb.AttestHostRequest], step: str) -> pb.
         raise RequestInvalidError("step", step, "the end of the stream") from None
     except TimeoutError:
         raise RequestInvalidError("step", f"{step} within {_EVIDENCE_WAIT_S:.0f} s", "nothing") from None
-    if not request.HasField(step):  # type: ignore[arg-type]
-        raise RequestInvalidError("step", step, str(request.WhichOneof("step")))
+    if (came := request.WhichOneof("step")) != step:
+        raise RequestInvalidError("step", step, str(came))
     return request
 
 

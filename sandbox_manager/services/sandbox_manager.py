@@ -141,6 +141,7 @@ class SandboxManager(sandbox_manager_pb2_grpc.SandboxManagerServiceServicer):
             admission_jws=admission.admission_jws,
             context_state=context_state_value(admission.context_state),
             context_reason=admission.context_reason,
+            locator=locator_message(activation.locator),
             generations=types_pb2.Generations(
                 container=activation.container_generation,
                 process=admission.process_generation,

@@ -33,9 +33,9 @@ class PermittedImports(Contract):
     type_name = "permitted"
 
     # import-linter puts the parsed value in the place of each field descriptor, which its types do not say.
-    sources: list[str] = fields.ListField(subfield=fields.StringField())  # type: ignore[assignment]
-    own: list[str] = fields.ListField(subfield=fields.StringField())  # type: ignore[assignment]
-    never: str | None = fields.StringField(required=False)  # type: ignore[assignment]
+    sources: list[str] = fields.ListField(subfield=fields.StringField())  # type: ignore[assignment]  # see above
+    own: list[str] = fields.ListField(subfield=fields.StringField())  # type: ignore[assignment]  # see above
+    never: str | None = fields.StringField(required=False)  # type: ignore[assignment]  # see above
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         roots = set(self.session_options["root_packages"])

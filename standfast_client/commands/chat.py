@@ -6,6 +6,7 @@ Whatever is typed goes to the agent, a leading `/` too: chat has no commands of 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from typing import Annotated
 
@@ -90,8 +91,8 @@ def _typed(notes: Console) -> str | None:
     """The next line without its line end; None at the end of input, or at Ctrl-C on the prompt."""
     try:
         if sys.stdin.isatty():
-            # Only imported for its effect: input() gets line editing and a history.
-            import readline  # noqa: F401
+            # input() gets line editing and a history by the import alone.
+            importlib.import_module("readline")
 
             return input(PROMPT)
         line = sys.stdin.readline()

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from sandbox_manager.agents.claude_code.gate_grammar import initialize_frame
-from sandbox_manager.agents.port import UserFrame
+from sandbox_manager.agents.port import GateContext, UserFrame
 from sandbox_manager.agents.registry import agent_named
 from sandbox_manager.core.store_check import AdmittedTurn, StoreCheck, check_store
 from sandbox_manager.core.values import LaunchSettings, StoreReading, StoreRecord, TapFindings
 from standfast_lab.provider import LabProvider
 
 AGENT = agent_named("claude-code")
+CONTEXT = GateContext("/workspace", "auto", None, (), None, resumes=False)
 DEADLINE_S = 30.0
 
 
@@ -129,7 +130,7 @@ class Session:
         content = [{"type": "text", "text": text}, {"type": "text", "text": ""}]
         frame = {"type": "user", "uuid": message_id, "message": {"role": "user", "content": content}}
         line = json.dumps(frame, ensure_ascii=False).encode() + b"\n"
-        assert AGENT.classify(line) == UserFrame(text.encode(), message_id, literal=True)
+        assert AGENT.classify(line, CONTEXT) == UserFrame(text.encode(), message_id, literal=True)
         process.write(line)
         return message_id, start
 

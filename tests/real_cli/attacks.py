@@ -25,6 +25,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 MODEL_PORT = 8377
 PTRACE_ATTACH, PTRACE_SEIZE = 16, 0x4206
@@ -118,11 +119,11 @@ def on_cli() -> dict[str, str]:
     pid, line = cli(), forged_end()
     found = against(pid)
     for number in range(32):
-        found[f"its descriptor {number}"] = attempt(lambda n=number: write(f"/proc/{pid}/fd/{n}", line))  # type: ignore[misc]
+        found[f"its descriptor {number}"] = attempt(partial(write, f"/proc/{pid}/fd/{number}", line))
     # What the CLI itself handed down beyond the three that are this tool's own.
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and os.path.exists(f"/proc/self/fd/{number}"):
-            found[f"inherited descriptor {number}"] = attempt(lambda n=number: os.write(n, line))  # type: ignore[misc]
+            found[f"inherited descriptor {number}"] = attempt(partial(os.write, number, line))
     # Its own output is where a tool may write: it comes to stand in the tool's result, as text.
     os.write(2, line)
     return found
@@ -133,15 +134,15 @@ def on_sibling(pid: int) -> dict[str, str]:
     found |= {f"PID 1: {name}": result for name, result in against(1).items()}
     for who, target in (("sibling", pid), ("PID 1", 1)):
         for number in (0, int(signal.SIGSTOP), int(signal.SIGTERM), int(signal.SIGKILL)):
-            found[f"{who}: signal {number}"] = attempt(lambda t=target, n=number: os.kill(t, n))  # type: ignore[misc]
-        found[f"{who}: limits"] = attempt(lambda t=target: resource.prlimit(t, resource.RLIMIT_NOFILE, (1, 1)))  # type: ignore[misc]
-        found[f"{who}: priority"] = attempt(lambda t=target: os.setpriority(os.PRIO_PROCESS, t, 19))  # type: ignore[misc]
+            found[f"{who}: signal {number}"] = attempt(partial(os.kill, target, number))
+        found[f"{who}: limits"] = attempt(partial(resource.prlimit, target, resource.RLIMIT_NOFILE, (1, 1)))
+        found[f"{who}: priority"] = attempt(partial(os.setpriority, os.PRIO_PROCESS, target, 19))
     for path in ("/members/2", "/members/2/home", "/run/slots/2", "/sf", "/sf/host"):
-        found[f"list {path}"] = attempt(lambda p=path: os.listdir(p))  # type: ignore[misc]
-        found[f"enter {path}"] = attempt(lambda p=path: os.chdir(p))  # type: ignore[misc]
-        found[f"write into {path}"] = attempt(lambda p=path: write(f"{p}/mine", b"x"))  # type: ignore[misc]
+        found[f"list {path}"] = attempt(partial(os.listdir, path))
+        found[f"enter {path}"] = attempt(partial(os.chdir, path))
+        found[f"write into {path}"] = attempt(partial(write, f"{path}/mine", b"x"))
     for path in ("/members/2/home/secret", "/run/slots/2/secret", "/sf/nonce"):
-        found[f"read {path}"] = attempt(lambda p=path: read(p))  # type: ignore[misc]
+        found[f"read {path}"] = attempt(partial(read, path))
     found["move /members/2"] = attempt(lambda: os.rename("/members/2", "/members/9"))
     found["become the sibling"] = attempt(lambda: os.setresuid(20002, 20002, 20002))
     found["become root"] = attempt(lambda: os.setresuid(0, 0, 0))

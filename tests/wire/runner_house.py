@@ -295,8 +295,9 @@ class FakeManager(sandbox_grpc.SandboxManagerServiceServicer):
 class Cli:
     """What a script of the host agent's side can do with one attached runner."""
 
-    def __init__(self, context: Context, activation_id: str) -> None:
-        self.context = context
+    def __init__(self, context: Context | None, activation_id: str) -> None:
+        """Without a context it only makes frames, for a tap that nobody is attached to."""
+        self._context = context
         self.activation_id = activation_id
         self.offset = 0
         self.printed = bytearray()
@@ -305,6 +306,11 @@ class Cli:
         self.message_id = ""
         self._pieces = bytearray()
         self.session = SESSION_A
+
+    @property
+    def context(self) -> Context:
+        assert self._context is not None, "nobody is attached"
+        return self._context
 
     async def read(self) -> host_pb.AttachRequest | None:
         request = await self.context.read()
@@ -455,7 +461,7 @@ class FakeHost(host_grpc.HostAgentServiceServicer):
         self.tap_failures: list[ScriptedError] = []
 
     # The stub's type knows handlers that yield; this one writes, so that a script can.
-    async def Attach(self, request_iterator: Any, context: Context) -> Any:  # type: ignore[override]
+    async def Attach(self, request_iterator: Any, context: Context) -> Any:  # type: ignore[override]  # see above
         opening = await context.read()
         cli = Cli(context, opening.open.activation_token)
         self.clis.append(cli)

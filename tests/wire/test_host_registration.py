@@ -55,6 +55,7 @@ async def test_an_image_that_is_not_there_is_named_once_and_looked_for_again() -
     async with open_channel(f"127.0.0.1:{port}") as channel:
         registration = Registration(
             channel=channel,
+            manager=f"127.0.0.1:{port}",
             host_id="h",
             key=SigningKey.generate(),
             address="127.0.0.1:1",
@@ -74,3 +75,38 @@ async def test_an_image_that_is_not_there_is_named_once_and_looked_for_again() -
     assert [entry.get("reason") for entry in errors] == ["IMAGE_MISSING"]
     assert "standfast/sandbox:none" in errors[0]["message"]
     assert not [entry for entry in logs if entry.get("exc_info")]
+
+
+async def test_a_manager_that_does_not_answer_is_named_once() -> None:
+    tries = asyncio.Semaphore(0)
+
+    async def evidence() -> Mapping[str, Any]:
+        return {}
+
+    async def heartbeat() -> pb.HeartbeatRequest:
+        return pb.HeartbeatRequest()
+
+    async def on_state(registered: bool) -> None:
+        assert not registered
+        tries.release()
+
+    async with open_channel("127.0.0.1:1") as channel:
+        registration = Registration(
+            channel=channel,
+            manager="127.0.0.1:1",
+            host_id="h",
+            key=SigningKey.generate(),
+            address="127.0.0.1:2",
+            engine="local",
+            evidence=evidence,
+            heartbeat=heartbeat,
+        )
+        with capture_logs() as logs:
+            running = asyncio.get_running_loop().create_task(registration.run(on_state))
+            async with asyncio.timeout(20):
+                for _ in range(3):
+                    await tries.acquire()
+            running.cancel()
+            await asyncio.wait({running})
+    (said,) = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert said["manager"] == "127.0.0.1:1"

@@ -17,6 +17,7 @@ from tests.wire.runner_house import (
     WAIT_S,
     Cli,
     House,
+    Script,
     ScriptedError,
     house_in,
     locator,
@@ -59,7 +60,7 @@ async def wait_for(event: asyncio.Event) -> None:
         await event.wait()
 
 
-def held_in_turn(gate: Gate) -> object:
+def held_in_turn(gate: Gate) -> Script:
     """A turn that has begun and printed a text, held before its end."""
 
     async def script(cli: Cli) -> None:
@@ -96,7 +97,7 @@ async def interruptible(cli: Cli) -> None:
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 async def test_a_view_that_ends_does_not_end_the_turn(house: House, how: str) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate)]
     call = house.stub.StartTurn(house.request("t1"), timeout=1.0 if how == "deadline" else WAIT_S)
     following = asyncio.ensure_future(house.follow(call))
     await wait_for(gate.reached)
@@ -121,7 +122,7 @@ async def test_two_calls_at_once_begin_one_turn(house: House) -> None:
 
 async def test_another_turn_while_one_runs_is_busy_and_may_try_again(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate), ordinary_turn]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate), ordinary_turn]
     running = asyncio.ensure_future(house.turn("t1"))
     await wait_for(gate.reached)
     busy = await house.turn("t2")
@@ -134,7 +135,7 @@ async def test_another_turn_while_one_runs_is_busy_and_may_try_again(house: Hous
 
 async def test_watching_follows_a_running_turn_from_any_number(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate)]
     running = asyncio.ensure_future(house.turn("t1"))
     await wait_for(gate.reached)
     await house.until_sequence("t1", 4)
@@ -148,7 +149,7 @@ async def test_watching_follows_a_running_turn_from_any_number(house: House) -> 
 # --- stops --------------------------------------------------------------------------------------------------------------
 async def test_watching_a_running_turn_after_a_number_it_has_not_reached_goes_on_from_now(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate)]
     running = asyncio.ensure_future(house.turn("t1"))
     await wait_for(gate.reached)
     ahead = asyncio.ensure_future(house.watch("t1", after=99))
@@ -429,7 +430,7 @@ async def test_a_manager_that_goes_before_the_admission_leaves_the_turn_not_sent
 
 async def test_a_running_turn_goes_on_without_the_manager_and_settles_once_when_it_is_back(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate)]
     running = asyncio.ensure_future(house.turn("t1"))
     await wait_for(gate.reached)
     await house.stop_manager()
@@ -484,7 +485,7 @@ async def test_a_lease_that_is_lost_stops_the_work(house: House) -> None:
 
 async def test_a_lease_is_renewed_while_the_turn_runs(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate)]
     house.manager.script.lease_ms = 150
     running = asyncio.ensure_future(house.turn("t1"))
     await house.manager.until_asked("RenewActivation", 3)
@@ -495,7 +496,7 @@ async def test_a_lease_is_renewed_while_the_turn_runs(house: House) -> None:
 # --- the runner restarts ------------------------------------------------------------------------------------------------
 async def test_a_runner_that_died_after_forwarding_takes_the_turn_up_and_never_sends_again(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate), ordinary_turn]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate), ordinary_turn]
     running = asyncio.ensure_future(house.turn("t1"))
     await wait_for(gate.reached)
     house.manager.script.abandon_outcome = types_pb2.OUTCOME_INTERRUPTED
@@ -538,7 +539,7 @@ async def test_a_turn_that_the_manager_never_heard_of_was_not_sent(house: House)
 async def test_a_turn_too_many_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
     async with house_in(tmp_path, settings={"turns_max": 1}) as house:
         gate = Gate()
-        house.host.scripts = [held_in_turn(gate), ordinary_turn]  # type: ignore[list-item]
+        house.host.scripts = [held_in_turn(gate), ordinary_turn]
         running = asyncio.ensure_future(house.turn("t1"))
         await wait_for(gate.reached)
         refused = await house.turn("t2", conversation_id="c2")
@@ -552,7 +553,7 @@ async def test_a_turn_too_many_is_refused_and_leaves_nothing_behind(tmp_path: Pa
 
 async def test_a_runner_that_stops_in_order_says_what_a_repeat_may_expect(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate)]
     running = asyncio.ensure_future(house.turn("t1"))
     await wait_for(gate.reached)
     await house.runner.conductor.close()
@@ -565,7 +566,7 @@ async def test_a_runner_that_stops_in_order_says_what_a_repeat_may_expect(house:
 
 async def test_a_runner_that_died_after_the_native_end_settles_from_the_journal_once(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate)]
     running = asyncio.ensure_future(house.turn("t1"))
     await wait_for(gate.reached)
     cli = house.host.clis[0]
@@ -587,7 +588,7 @@ async def test_a_runner_that_died_after_the_native_end_settles_from_the_journal_
 
 async def test_a_journal_that_is_gone_confirms_nothing(house: House) -> None:
     gate = Gate()
-    house.host.scripts = [held_in_turn(gate)]  # type: ignore[list-item]
+    house.host.scripts = [held_in_turn(gate)]
     running = asyncio.ensure_future(house.turn("t1"))
     await wait_for(gate.reached)
     house.manager.script.failures["AbandonTurn"] = [
@@ -625,7 +626,7 @@ async def test_a_former_turn_with_a_native_end_is_settled_by_whoever_comes_next(
     house.manager.script.failures["AbandonTurn"] = [
         ScriptedError(grpc.StatusCode.FAILED_PRECONDITION, "NATIVE_END_SEEN")
     ]
-    lost = Cli(None, "act-0")  # type: ignore[arg-type]
+    lost = Cli(None, "act-0")
     lost.message_id = "m0"
     printed = (lost.lifecycle("started"), lost.init(), lost.assistant("plum"), lost.result())
     house.host.taps["act-0"] = lines(*printed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -20,6 +21,7 @@ from tests.wire.runner_house import (
     SESSION_B,
     Cli,
     House,
+    Script,
     ScriptedError,
     Told,
     house_in,
@@ -163,7 +165,7 @@ async def test_another_agent_than_the_conversations_is_refused(house: House) -> 
 
 
 # --- at the turn's end --------------------------------------------------------------------------------------------------
-def changing(*, at: str, is_error: bool = False) -> object:
+def changing(*, at: str, is_error: bool = False) -> Script:
     """A CLI that names another session at one place of a turn that is otherwise good (or failed)."""
 
     async def script(cli: Cli) -> None:
@@ -189,7 +191,7 @@ async def test_a_session_that_changes_in_the_turn_fails_it_and_saves_nothing(
 ) -> None:
     if at == "assistant" and is_error:
         at = "init"  # a failed turn has no assistant frame of its own
-    house.host.scripts = [changing(at=at, is_error=is_error), ordinary_turn]  # type: ignore[list-item]
+    house.host.scripts = [changing(at=at, is_error=is_error), ordinary_turn]
     told = await house.turn("t1", include_raw=True)
     assert told.error is None
     assert told.outcome == "FAILED"
@@ -292,7 +294,7 @@ async def test_missing_bytes_are_unproven(house: House) -> None:
 async def test_with_its_own_check_off_only_the_managers_side_is_left(tmp_path: Path) -> None:
     async with house_in(tmp_path / "state", policy=RunnerPolicy(check_identity=False)) as house:
         await house.turn("t0")
-        house.host.scripts = [changing(at="init")]  # type: ignore[list-item]
+        house.host.scripts = [changing(at="init")]
         told = await house.turn("t1")
         assert told.outcome == "COMPLETED"
         assert house.manager.of("SettleTurn")[-1].claim.verdict == types_pb2.VERDICT_CONFIRMED
@@ -322,10 +324,8 @@ BAD: list[tuple[str, dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "reason"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-async def test_bad_input_is_a_clear_error_and_leaves_nothing(
-    house: House, fields: dict[str, object], reason: str
-) -> None:
-    told = await house.turn(**({"turn_id": "t1"} | fields))  # type: ignore[arg-type]
+async def test_bad_input_is_a_clear_error_and_leaves_nothing(house: House, fields: dict[str, Any], reason: str) -> None:
+    told = await house.turn(**({"turn_id": "t1"} | fields))
     assert (told.error.code, told.error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
     assert house.manager.of("ClaimTurn")[1:] == []
     assert (await house.watch("t1")).error.reason == "TURN_UNKNOWN"

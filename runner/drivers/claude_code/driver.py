@@ -43,6 +43,10 @@ class ClaudeCodeDriver:
         self._message_id = message_id
         self._reader.message_written(message_id)
 
+    def steer_frames(self, text: str, *, message_id: str) -> list[bytes] | None:
+        """None: what is sent while a turn runs is joined with the next message."""
+        return None
+
     def interrupt_frames(self) -> list[bytes]:
         self._interrupts += 1
         # A kept process serves many activations: the message id keeps the request ids of two of them apart.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sandbox_manager.agents.claude_code import gate_grammar, launch, store_reader
 from sandbox_manager.agents.claude_code.tap_reader import ClaudeTapReader
-from sandbox_manager.agents.port import GateFrame, TapReader
+from sandbox_manager.agents.naming import complete_locator
+from sandbox_manager.agents.port import GateContext, GateFrame, TapReader
 from sandbox_manager.core.values import (
     LaunchSettings,
     LaunchSpec,
@@ -23,6 +24,7 @@ class ClaudeCode:
     executable: str = "claude-code/claude"
     # `initialize` on --resume answers without naming a session: the first root event of the turn names it.
     identity_known: str = "FIRST_EVENT"
+    names_session: str = "HOST"
     needs_per_process: tuple[str, ...] = ("model", "permission_mode", "max_retries")
 
     def launch(self, settings: LaunchSettings) -> LaunchSpec:
@@ -31,10 +33,14 @@ class ClaudeCode:
     def locator(self, native_session_id: str, workspace: str) -> NativeLocator:
         return launch.locator(native_session_id, workspace)
 
+    def named_locator(self, granted: NativeLocator, findings: TapFindings, *, home: str) -> NativeLocator:
+        return complete_locator(granted, findings, home=home)
+
     def store_location(self, locator: NativeLocator) -> StoreLocation:
         return launch.store_location(locator)
 
-    def classify(self, frame: bytes) -> GateFrame:
+    def classify(self, frame: bytes, context: GateContext) -> GateFrame:
+        # No frame of this CLI names a setting or a session.
         return gate_grammar.classify(frame)
 
     def interrupt_frame(self, request_id: str) -> bytes:

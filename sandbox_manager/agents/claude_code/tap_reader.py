@@ -61,6 +61,7 @@ class ClaudeTapReader:
         self._end: NativeEnd | None = None
         self._assistant: list[AssistantText] = []
         self._printed: dict[str, None] = {}
+        self._bases: dict[str, None] = {}
         self._retry_seen = False
         self._background_pending = False
         self._noise_lines = 0
@@ -111,6 +112,7 @@ class ClaudeTapReader:
             open_requests=tuple(self._open_requests),
             agent_version=self._agent_version,
             printed=tuple(self._printed),
+            bases=tuple(self._bases),
         )
 
     # --- one line ------------------------------------------------------------------------------------------------------------------
@@ -223,6 +225,8 @@ class ClaudeTapReader:
                     self._turn_init_seen = True
             case "api_retry":
                 self._retry_seen = True
+            case "compact_boundary" if isinstance(uuid := event.get("uuid"), str):
+                self._bases[uuid] = None  # the transcript's record has the same uuid (observed)
             case "background_tasks_changed":
                 # The event carries the whole list of what still runs; an unreadable list is not an empty one.
                 self._background_pending = event.get("tasks") != []

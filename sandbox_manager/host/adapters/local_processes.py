@@ -21,7 +21,12 @@ def start_time(pid: int) -> int | None:
     except OSError:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return None if _is_gone(fields) else int(fields[19])
+
+
+def _is_gone(fields: list[bytes]) -> bool:
+    """By the fields of `stat` from the state on. A first thread that has ended before the others shows as a zombie too: field 20."""
+    return fields[0] == b"X" or (fields[0] == b"Z" and int(fields[17]) <= 1)
 
 
 def is_alive(pid: int, began: int) -> bool:
@@ -55,7 +60,7 @@ def _parents() -> dict[int, tuple[int, int]]:
         except OSError:
             continue
         fields = stat[stat.rindex(b")") + 2 :].split()
-        if fields[0] not in (b"Z", b"X"):
+        if not _is_gone(fields):
             found[int(name)] = int(fields[1]), int(fields[19])
     return found
 

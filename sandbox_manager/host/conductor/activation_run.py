@@ -17,7 +17,9 @@ from typing import Any
 import structlog
 from opentelemetry.trace import Span
 
-from sandbox_manager.agents.port import SandboxAgent, TapReader
+from sandbox_manager.agents.errors import AgentLocatorError
+from sandbox_manager.agents.naming import below_home
+from sandbox_manager.agents.port import GateContext, SandboxAgent, TapReader
 from sandbox_manager.core import codec
 from sandbox_manager.core.values import (
     ActivationReport,
@@ -281,7 +283,7 @@ class ActivationRun:
             return  # the runner left meanwhile; the slot was released by that
         self._is_new, self._store_before = ready.is_new, ready.store
         tap_from = 0 if ready.is_new else cli.tap_end
-        self._gate = Gate(self._agent, handshake_expected=ready.is_new, policy=self._policy.gate)
+        self._gate = Gate(self._agent, self._context(), handshake_expected=ready.is_new, policy=self._policy.gate)
         if not self._has_tap:
             self._open_tap(tap_from)
         # Durable before FORWARDED, which waits for it; until then its write and the admission need not wait for each other.
@@ -313,6 +315,17 @@ class ActivationRun:
         if cli.exit is not None and self._machine.state is machine.ActivationState.PREPARING:
             await self._exited()
 
+    def _context(self) -> GateContext:
+        grant = self.grant
+        return GateContext(
+            workspace=grant.locator.cwd,
+            permission_mode=grant.permission_mode,
+            model=grant.model,
+            options=grant.options,
+            locator=grant.locator if grant.locator.native_session_id else None,
+            resumes=grant.resumes,
+        )
+
     @property
     def _has_tap(self) -> bool:
         return self._tap is not None
@@ -343,9 +356,11 @@ class ActivationRun:
             tap_gap=cli.has_gap,
             written_outside=cli.was_interrupted_on_loss,
             handshake=handshake,
-            observed_session_id=findings.session_ids[0] if findings.session_ids else None,
+            observed_session_id=findings.handshake_session_id
+            or (findings.session_ids[0] if findings.session_ids else None),
             store=self._store_before,
             process=cli.process,
+            observed_store=below_home(findings.handshake_store, self._slot.place.home) or None,
         )
 
     async def _ready_failed(self, failure: Exception) -> None:
@@ -362,6 +377,12 @@ class ActivationRun:
 
     async def _handshake_answered(self, answer: str) -> None:
         if answer == "OK":
+            try:
+                self._take_named()
+            except AgentLocatorError as failure:
+                self._refusal = HandshakeFailedError(f"{failure.message}. Nothing was sent.", failure.metadata)
+                await self._step(machine.PrepareFailed(self._refusal.reason))
+                return
             await self._step(machine.Prepared(self._report("OK")))
             return
         self._refusal = SessionNotResumedError(
@@ -369,6 +390,17 @@ class ActivationRun:
             {"cause": answer, "native_session_id": self.grant.locator.native_session_id},
         )
         await self._step(machine.PrepareFailed(self._refusal.reason))
+
+    def _take_named(self) -> None:
+        """A session that begins is from now on the one that the CLI named. Raises AgentLocatorError."""
+        if self.grant.locator.is_whole:
+            return
+        assert self._cli is not None
+        assert self._gate is not None
+        findings = self._reader.findings()
+        locator = self._agent.named_locator(self.grant.locator, findings, home=self._slot.place.home)
+        self._cli.locator = self._observer.locator = locator
+        self._gate.note_locator(locator)
 
     # --- from the runner --------------------------------------------------------------------------------------------
 
@@ -390,7 +422,7 @@ class ActivationRun:
         elif ruling.kind is FrameKind.INTERRUPT:
             self._interrupt_frame = data
             await self._step(machine.Interrupted("CANCEL"))
-        else:
+        elif ruling.kind is not FrameKind.FENCE or self._machine.state in _TAKES_FENCES:
             await self._write(data)
 
     async def _admit(self, claims: Mapping[str, Any]) -> None:
@@ -689,6 +721,12 @@ class ActivationRun:
             span.end()
 
 
+# After these a fence comes too late to mark anything, and there may be nobody left to answer it.
+_TAKES_FENCES = (
+    machine.ActivationState.ADMITTED,
+    machine.ActivationState.FORWARDED,
+    machine.ActivationState.ENDED,
+)
 _DISPOSITIONS = {
     ProcessDisposition.KEPT: types_pb2.PROCESS_DISPOSITION_KEPT,
     ProcessDisposition.RETIRED: types_pb2.PROCESS_DISPOSITION_RETIRED,

@@ -28,6 +28,7 @@ def program_of(agent: SandboxAgent, grant: Grant, sandbox: Sandbox, slot: Hosted
         permission_mode=grant.permission_mode,
         options=grant.options,
         isolated=hello.is_isolated,
+        store=grant.locator.store,
     )
     spec = agent.launch(settings)
     return GuestProgram(

@@ -65,6 +65,7 @@ class Observer:
         limits: ActivationLimits,
         policy: HostPolicy,
     ) -> None:
+        self.locator = grant.locator  # made whole by the run, where the CLI names something of it itself
         self._grant = grant
         self._agent = agent
         self._sandbox = sandbox
@@ -75,7 +76,7 @@ class Observer:
     @property
     def watch(self) -> StoreWatch:
         """The member's native store."""
-        return StoreWatch(self._sandbox.link, self._agent, self._slot.number, self._grant.locator)
+        return StoreWatch(self._sandbox.link, self._agent, self._slot.number, self.locator)
 
     def generations(self, cli: HostedCli | None) -> Generations:
         """The fencing numbers of this activation."""
@@ -158,7 +159,7 @@ class Observer:
         decided = rules.decide(
             rules.AfterTurn(
                 findings=facts.findings,
-                expected_session_id=self._grant.locator.native_session_id,
+                expected_session_id=self.locator.native_session_id,
                 census=census,
                 agent_rule=rule,
                 interrupted_by=self._interrupted(facts),
@@ -215,7 +216,7 @@ class Observer:
             member_id=grant.member_id,
             generations=self.generations(cli),
             container=self._sandbox.facts,
-            locator=grant.locator,
+            locator=self.locator,
             message_id=grant.message_id,
             message_digest=None if admission is None else admission.message_digest,
             message_length=None if admission is None else admission.message_length,

@@ -32,13 +32,15 @@ _RETRY_MAX_S = 5.0
 class Registration:
     """The host's standing with its manager. `run` it in a task of its own.
 
-    `evidence` measures this host anew; `heartbeat` gives the engine's truth. `lease_left_s` is elapsed time, not a wall clock.
+    `manager` is its address, for what is said. `evidence` measures this host anew;
+    `heartbeat` gives the engine's truth. `lease_left_s` is elapsed time, not a wall clock.
     """
 
     def __init__(
         self,
         *,
         channel: grpc.aio.Channel,
+        manager: str,
         host_id: str,
         key: SigningKey,
         address: str,
@@ -49,6 +51,7 @@ class Registration:
         self._stub: host_registry_pb2_grpc.HostRegistryServiceAsyncStub = (
             host_registry_pb2_grpc.HostRegistryServiceStub(channel)
         )
+        self._manager = manager
         self._host_id = host_id
         self._key = key
         self._address = address
@@ -62,6 +65,7 @@ class Registration:
         self.registered = asyncio.Event()
         self.refused: RemoteError | None = None
         self._unmeasured: str | None = None  # what was said last
+        self._is_away = False  # that the manager does not answer has been said
 
     @property
     def lease_left_s(self) -> float:
@@ -79,7 +83,9 @@ class Registration:
                 retry_s = _RETRY_FIRST_S
                 await self._beat()
             except RemoteError as error:
-                if error.code is not grpc.StatusCode.UNAVAILABLE and self.refused is None:
+                if error.code is grpc.StatusCode.UNAVAILABLE:
+                    self._tell_away(error)
+                elif self.refused is None:
                     _log.error(
                         "the manager refused this host", reason=error.reason, message=error.message, **error.metadata
                     )
@@ -94,6 +100,14 @@ class Registration:
             await on_state(False)
             await asyncio.sleep(retry_s)
             retry_s = min(retry_s * 2, _RETRY_MAX_S)
+
+    def _tell_away(self, error: RemoteError) -> None:
+        """Said once an outage: the address may be a wrong one, and then nobody else would ever say so."""
+        if not self._is_away:
+            self._is_away = True
+            _log.warning(
+                "the manager does not answer; trying until it does", manager=self._manager, message=error.message
+            )
 
     def _tell_unmeasured(self, error: StandfastError) -> None:
         """No engine, no image, an image without our supervisor: said once, not at every try."""
@@ -120,6 +134,7 @@ class Registration:
         self._heartbeat_every_s = accepted.heartbeat_ms / 1000
         self._lease_ends_at = time.monotonic() + accepted.lease_ms / 1000
         self.refused = self._unmeasured = None
+        self._is_away = False
         _log.info("registered", host_id=self._host_id, lease_generation=self._lease_generation)
 
     def _hello(self) -> pb.HostHello:

@@ -3,10 +3,10 @@
     HANDSHAKE ── admit ──▶ ADMITTED ── the one message passed ──▶ FORWARDED ── end ──▶ ENDED
         └───────────────────── end, from every state ────────────────────────────────────┘
 
-    HANDSHAKE   one handshake frame, when the process is new
-    ADMITTED    exactly one message: its decoded text has the admitted digest and length, its id is the admitted one
-    FORWARDED   answers to native requests that are open; interrupts
-    ENDED       nothing
+    HANDSHAKE   each step of the handshake once, when the process is new
+    ADMITTED    exactly one message: its decoded text has the admitted digest and length, its id is the admitted one; fences
+    FORWARDED   answers to native requests that are open; interrupts; fences
+    ENDED       fences, which only read
 
 The runner builds every frame; the gate only recognises. It works on the agent's own small grammar, so it holds for every CLI alike.
 """
@@ -14,18 +14,21 @@ The runner builds every frame; the gate only recognises. It works on the agent's
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
 from sandbox_manager.agents.port import (
     AnswerFrame,
+    FenceFrame,
     ForbiddenFrame,
+    GateContext,
     GateFrame,
     HandshakeFrame,
     InterruptFrame,
     UserFrame,
 )
+from sandbox_manager.core.values import NativeLocator
 from sandbox_manager.host.core.errors import IllegalTransitionError
 
 MESSAGE_LENGTH_MAX = 4 * 1024 * 1024
@@ -34,6 +37,7 @@ MESSAGE_LENGTH_MAX = 4 * 1024 * 1024
 _ESCAPED_BYTES_PER_BYTE = 6  # one control character as \u00XX
 _FRAME_SLACK = 4096  # the frame's own keys and ids
 _INTERRUPTS_MAX = 16
+_FENCES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class GateState(Enum):
 
 class FrameKind(Enum):
     HANDSHAKE = "HANDSHAKE"
+    FENCE = "FENCE"
     MESSAGE = "MESSAGE"
     ANSWER = "ANSWER"
     INTERRUPT = "INTERRUPT"
@@ -92,7 +97,7 @@ Ruling = Passed | Refused
 class Grammar(Protocol):
     """What the gate takes from an agent file."""
 
-    def classify(self, frame: bytes) -> GateFrame:
+    def classify(self, frame: bytes, context: GateContext) -> GateFrame:
         """What one line towards the CLI is."""
 
 
@@ -102,6 +107,7 @@ class Gate:
     def __init__(
         self,
         grammar: Grammar,
+        context: GateContext,
         *,
         handshake_expected: bool,
         policy: GatePolicy | None = None,
@@ -109,10 +115,13 @@ class Gate:
     ) -> None:
         self.state = GateState.HANDSHAKE
         self._grammar = grammar
+        self._context = context
         self._policy = policy or GatePolicy()
         self._message_length_max = message_length_max
         self._frame_length_max = message_length_max * _ESCAPED_BYTES_PER_BYTE + _FRAME_SLACK
-        self._handshakes_left = 1 if handshake_expected else 0
+        self._handshake_expected = handshake_expected
+        self._steps: set[str] = set()
+        self._fences_left = _FENCES_MAX
         self._interrupts_left = _INTERRUPTS_MAX
         self._admission: Admission | None = None
         self._open_requests: frozenset[str] = frozenset()
@@ -124,6 +133,10 @@ class Gate:
             raise IllegalTransitionError("gate", self.state.value, "admit")
         self.state, self._admission = GateState.ADMITTED, admission
 
+    def note_locator(self, locator: NativeLocator) -> None:
+        """The session that the CLI named: from now on a frame may name it, and no other."""
+        self._context = replace(self._context, locator=locator)
+
     def note_open_requests(self, request_ids: tuple[str, ...]) -> None:
         """The native requests that the tap shows as open. One that was answered stays answered."""
         self._open_requests = frozenset(request_ids)
@@ -134,18 +147,21 @@ class Gate:
         return tuple(sorted(self._open_requests - self._answered))
 
     def end(self) -> None:
-        """Lets nothing pass any more. Repeating it changes nothing."""
+        """Lets nothing pass any more but what only reads. Repeating it changes nothing."""
         self.state = GateState.ENDED
 
     def check(self, data: bytes) -> Ruling:
         """Rules on one frame. A frame that passed counts as sent."""
         if len(data) > self._frame_length_max:
             return Refused("FRAME_TOO_LARGE", f"expected at most {self._frame_length_max} bytes, found {len(data)}")
+        frame = self._grammar.classify(data, self._context)
+        if isinstance(frame, FenceFrame):
+            return self._fence(frame.request_id)
         if self.state is GateState.ENDED:
             return Refused("TURN_ENDED", "expected no frame after the turn's end, found one")
-        match self._grammar.classify(data):
-            case HandshakeFrame(request_id):
-                return self._handshake(request_id)
+        match frame:
+            case HandshakeFrame(request_id, step):
+                return self._handshake(request_id, step)
             case UserFrame() as message:
                 return self._message(message)
             case AnswerFrame(request_id):
@@ -155,13 +171,21 @@ class Gate:
             case ForbiddenFrame(why):
                 return Refused("FRAME_FORBIDDEN", why)
 
-    def _handshake(self, request_id: str) -> Ruling:
+    def _handshake(self, request_id: str, step: str) -> Ruling:
         if self.state is not GateState.HANDSHAKE:
             return Refused("HANDSHAKE_TOO_LATE", "expected a handshake before the admission only, found one after it")
-        if self._handshakes_left == 0:
+        if not self._handshake_expected or step in self._steps:
             return Refused("HANDSHAKE_REPEATED", "expected one handshake of a new process, found another")
-        self._handshakes_left -= 1
+        self._steps.add(step)
         return Passed(FrameKind.HANDSHAKE, request_id)
+
+    def _fence(self, request_id: str) -> Ruling:
+        if self.state is GateState.HANDSHAKE:
+            return Refused("NOT_ADMITTED", "expected an admission before a fence, found none")
+        if self._fences_left == 0:
+            return Refused("TOO_MANY_FENCES", f"expected at most {_FENCES_MAX} fences, found another")
+        self._fences_left -= 1
+        return Passed(FrameKind.FENCE, request_id)
 
     def _message(self, message: UserFrame) -> Ruling:
         if self.state is GateState.HANDSHAKE or self._admission is None:

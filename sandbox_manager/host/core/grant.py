@@ -53,6 +53,7 @@ class Grant:
     @classmethod
     def read(cls, claims: Mapping[str, Any]) -> Grant:
         """From the token's claims. Raises GrantInvalidError."""
+        resumes = _truth(claims, "resumes")
         settings = _mapping(claims, "settings")
         locator = _mapping(claims, "locator")
         store = claims.get("store")
@@ -82,11 +83,11 @@ class Grant:
             settings_digest=_text(claims, "settings_digest"),
             locator=NativeLocator(
                 agent=_text(locator, "agent"),
-                native_session_id=_text(locator, "native_session_id"),
+                native_session_id=_text(locator, "native_session_id", may_be_empty=not resumes),
                 cwd=_text(locator, "cwd"),
-                store=_text(locator, "store"),
+                store=_text(locator, "store", may_be_empty=not resumes),
             ),
-            resumes=_truth(claims, "resumes"),
+            resumes=resumes,
             first_turn=_truth(claims, "first_turn"),
             message_id=_text(claims, "message_id"),
             store=GrantedStore(0, None)
@@ -124,9 +125,9 @@ def _mapping(claims: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _text(claims: Mapping[str, Any], name: str) -> str:
+def _text(claims: Mapping[str, Any], name: str, *, may_be_empty: bool = False) -> str:
     value = claims.get(name)
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not (value or may_be_empty):
         raise GrantInvalidError(name, "a text", type(value).__name__)
     return value
 

@@ -11,10 +11,10 @@ from sandbox_manager.core.values import StoreReading, TapFindings
 
 def missing(findings: TapFindings, message_id: str, reading: StoreReading) -> tuple[str, ...]:
     """The native uuids that were printed, and our message's own, that the reading does not hold. Empty: all of it is there."""
-    wanted = (message_id, *findings.printed)
+    wanted = (findings.message_printed_as or message_id, *findings.printed)
     if reading.segment is None:
         return wanted
-    on_disk = {record.uuid for record in reading.segment.records}
+    on_disk = {name for record in reading.segment.records for name in (record.uuid, record.printed_as)}
     return tuple(uuid for uuid in wanted if uuid not in on_disk)
 
 

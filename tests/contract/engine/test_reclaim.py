@@ -45,6 +45,12 @@ result = pid
 """,
     "without the environment it was given": "import subprocess; result = subprocess.Popen(['sleep', '600'], env={}).pid",
     "stopped": "import os, signal, subprocess; p = subprocess.Popen(['sleep', '600']); p.send_signal(signal.SIGSTOP); result = p.pid",
+    "whose first thread has ended": """
+import subprocess, sys, time
+headless = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); ctypes.CDLL(None).syscall(60, 0)"
+result = subprocess.Popen([sys.executable, '-c', headless]).pid
+while open(f'/proc/{result}/stat').read().rpartition(')')[2].split()[0] != 'Z': time.sleep(0.01)
+""",
     "many": "import subprocess; result = [subprocess.Popen(['sleep', '600']).pid for _ in range(60)]",
     "forking and ending for ever": """
 import os, time

@@ -18,7 +18,7 @@ SESSION_B = "bbbbbbbb-0000-4000-8000-000000000002"
 
 
 def judge(reading: Reading, expected: str = SESSION_A) -> Verdict:
-    identity = IdentityJudge(expected)
+    identity = IdentityJudge(expected, naming=frozenset({"system/init"}))
     for body in reading.bodies:
         identity.observe(body)
     return identity.verdict().verdict

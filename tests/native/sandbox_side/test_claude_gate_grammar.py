@@ -14,6 +14,8 @@ from sandbox_manager.agents.claude_code import gate_grammar
 from sandbox_manager.agents.port import (
     AnswerFrame,
     ForbiddenFrame,
+    GateContext,
+    GateFrame,
     HandshakeFrame,
     InterruptFrame,
     UserFrame,
@@ -21,7 +23,12 @@ from sandbox_manager.agents.port import (
 from sandbox_manager.agents.registry import agent_named
 
 AGENT = agent_named("claude-code")
+CONTEXT = GateContext("/workspace", "auto", None, (), None, resumes=False)
 INPUTS = Path(__file__).parents[2] / "cases" / "inputs"
+
+
+def classify(frame: bytes) -> GateFrame:
+    return AGENT.classify(frame, CONTEXT)
 
 
 def line(value: Any, *, ascii_only: bool = True) -> bytes:
@@ -47,24 +54,24 @@ ALLOW = {"behavior": "allow", "updatedInput": {"a": 1}}
 
 
 def test_the_listed_frames_are_recognised() -> None:
-    assert AGENT.classify(line(INITIALIZE)) == HandshakeFrame("r1")
-    assert AGENT.classify(line(INTERRUPT)) == InterruptFrame("r2")
-    assert AGENT.classify(line(message("hi"))) == UserFrame(b"hi", "m1", literal=True)
-    assert AGENT.classify(line(message("hi", EMPTY))) == UserFrame(b"hi", "m1", literal=True)
-    assert AGENT.classify(line(answer(ALLOW))) == AnswerFrame("q1")
-    assert AGENT.classify(line(answer({"behavior": "deny", "message": "no"}))) == AnswerFrame("q1")
+    assert classify(line(INITIALIZE)) == HandshakeFrame("r1")
+    assert classify(line(INTERRUPT)) == InterruptFrame("r2")
+    assert classify(line(message("hi"))) == UserFrame(b"hi", "m1", literal=True)
+    assert classify(line(message("hi", EMPTY))) == UserFrame(b"hi", "m1", literal=True)
+    assert classify(line(answer(ALLOW))) == AnswerFrame("q1")
+    assert classify(line(answer({"behavior": "deny", "message": "no"}))) == AnswerFrame("q1")
     refusal = {"type": "control_response", "response": {"subtype": "error", "request_id": "q1", "error": "unknown"}}
-    assert AGENT.classify(line(refusal)) == AnswerFrame("q1")
+    assert classify(line(refusal)) == AnswerFrame("q1")
 
 
 def test_the_agents_own_frames_are_in_its_grammar() -> None:
-    assert AGENT.classify(AGENT.interrupt_frame("r9")) == InterruptFrame("r9")
-    assert AGENT.classify(gate_grammar.initialize_frame("r8")) == HandshakeFrame("r8")
+    assert classify(AGENT.interrupt_frame("r9")) == InterruptFrame("r9")
+    assert classify(gate_grammar.initialize_frame("r8")) == HandshakeFrame("r8")
 
 
 def test_a_text_that_begins_with_a_slash_is_literal_only_with_the_decoration() -> None:
-    bare = AGENT.classify(line(message("/clear")))
-    decorated = AGENT.classify(line(message("/clear", EMPTY)))
+    bare = classify(line(message("/clear")))
+    decorated = classify(line(message("/clear", EMPTY)))
     assert isinstance(bare, UserFrame)
     assert isinstance(decorated, UserFrame)
     assert (bare.literal, decorated.literal) == (False, True)
@@ -76,14 +83,14 @@ def test_case_input_dash_slash_and_large_goes_through_byte_for_byte() -> None:
     texts = [*case["messages"], case["generated"]["repeat"] * case["generated"]["count"]]
     for text in texts:
         for ascii_only in (True, False):
-            frame = AGENT.classify(line(message(text, EMPTY), ascii_only=ascii_only))
+            frame = classify(line(message(text, EMPTY), ascii_only=ascii_only))
             assert isinstance(frame, UserFrame)
             assert frame.text == text.encode()
 
 
 @given(st.text())
 def test_any_text_is_decoded_to_its_own_bytes(text: str) -> None:
-    frame = AGENT.classify(line(message(text)))
+    frame = classify(line(message(text)))
     try:
         expected = text.encode()
     except UnicodeEncodeError:
@@ -162,7 +169,7 @@ FORBIDDEN: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_everything_else_is_forbidden(name: str) -> None:
-    frame = AGENT.classify(FORBIDDEN[name])
+    frame = classify(FORBIDDEN[name])
     assert isinstance(frame, ForbiddenFrame)
     assert frame.why.startswith("expected ")
 
@@ -170,11 +177,11 @@ def test_everything_else_is_forbidden(name: str) -> None:
 def test_a_refusal_says_nothing_of_the_content() -> None:
     secret = "sk-very-secret"
     for value in (message(secret, extra=secret), {"type": secret}, answer({"behavior": secret}), {secret: 1}):
-        frame = AGENT.classify(line(value))
+        frame = classify(line(value))
         assert isinstance(frame, ForbiddenFrame)
         assert secret not in frame.why
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(data: bytes) -> None:
-    AGENT.classify(data + b"\n")
+    classify(data + b"\n")

@@ -319,3 +319,20 @@ def test_a_request_that_the_cli_takes_back_is_not_open() -> None:
     taken_back = {"type": "control_cancel_request", "request_id": "r1"}
     assert read(as_lines([mark("started"), init(), asked])).open_requests == ("r1",)
     assert read(as_lines([mark("started"), init(), asked, taken_back])).open_requests == ()
+
+
+def test_a_compaction_is_named_by_the_uuid_of_the_roots_own_boundary() -> None:
+    boundary = {"type": "system", "subtype": "compact_boundary", "session_id": A}
+    found = read(
+        as_lines(
+            [
+                mark("started"),
+                init(),
+                {**boundary, "uuid": "b-child", "parent_tool_use_id": "t1"},
+                {**boundary, "uuid": "b1"},
+                {**boundary, "uuid": None},
+                result(),
+            ]
+        )
+    )
+    assert found.bases == ("b1",)

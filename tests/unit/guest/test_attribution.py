@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 
 from sandbox_manager.guest.attribution import MARKER_VARIABLE, MarkerAttribution, UserAttribution
-from sandbox_manager.guest.processes import Process, read_descendants
+from sandbox_manager.guest.processes import Process, read_descendants, read_process
+from sandbox_manager.host.adapters.local_processes import start_time
 
 ME = os.getpid()
 NOBODY: frozenset[int] = frozenset()
@@ -118,3 +121,54 @@ def test_descendants_are_found_through_every_thread() -> None:
 def test_helpers_are_neither_owned_nor_reported() -> None:
     census = by_marker({}, frozenset({9})).census(1, [row(9, ME)])
     assert (census.owned, census.unattributed) == ([], [])
+
+
+# Its first thread ends, the others run on.
+_HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_not_gone_before_the_others_are() -> None:
+    child = subprocess.Popen([sys.executable, "-c", _HEADLESS])
+    try:
+        headless = until(child.pid, lambda found: found.state == "Z")
+        assert (headless.is_gone, headless.threads, headless.is_dying) == (False, 2, True)
+        assert start_time(child.pid) == headless.start_time, "nor for the host agent of a retained folder"
+        assert child.poll() is None, "it cannot be reaped"
+    finally:
+        child.kill()
+        # Not reaped yet: the row is still there.
+        ended = until(child.pid, lambda found: found.is_gone)
+        child.wait(10)
+    assert ended.threads <= 1
+    assert read_process(child.pid) is None
+
+
+def test_a_killed_process_is_dying_from_the_kill_on() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    alive = read_process(child.pid)
+    child.kill()
+    killed = read_process(child.pid)
+    child.wait(10)
+    child.stdout.close()
+    assert alive is not None
+    assert killed is not None
+    assert (alive.is_dying, killed.is_dying) == (False, True)
+
+
+def until(pid: int, holds: Callable[[Process], bool]) -> Process:
+    deadline = time.monotonic() + 20
+    while True:
+        found = read_process(pid)
+        assert found is not None
+        if holds(found):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)

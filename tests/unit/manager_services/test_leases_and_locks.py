@@ -128,6 +128,9 @@ async def test_a_wait_for_heartbeats_ends_when_all_have_come_and_never_blocks_fo
     assert book.silent() == ["h2"]
     assert not waiting.done()
     await book.beat("h2", Heartbeat(1, None, None))
+    assert book.silent() == ["h2"], "an engine that does not answer has listed nothing"
+    assert not waiting.done()
+    await book.beat("h2", Heartbeat(1, (), None))
     async with asyncio.timeout(5):
         await waiting
     book.registered("h3")

@@ -62,7 +62,7 @@ def test_an_agent_that_this_build_does_not_have_is_refused_with_those_it_has() -
 def test_a_locator_with_a_part_missing_is_refused_by_that_part(field: str) -> None:
     whole = types.NativeLocator(agent="claude-code", native_session_id="s", cwd="/w", store="a/s.jsonl")
     assert checked_locator("locator", whole).store == "a/s.jsonl"
-    whole.ClearField(field)  # type: ignore[arg-type]
+    setattr(whole, field, "")
     with pytest.raises(RequestInvalidError) as error:
         checked_locator("locator", whole)
     assert error.value.metadata["field"] == f"locator.{field}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import product
 
 import pytest
@@ -245,14 +246,14 @@ def test_only_a_state_that_this_side_saw_to_be_possible_is_used(
     state: str, process_is_new: bool, resumes: bool
 ) -> None:
     possible = {"NEW": not resumes, "LIVE": not process_is_new, "RESTORED": process_is_new and resumes}
-    arguments = {"context_state": state, "process_is_new": process_is_new, "resumes": resumes}
+    check = partial(check_admitted, context_state=state, process_is_new=process_is_new, resumes=resumes)
     if possible.get(state, False):
-        check_admitted(**arguments, handshake_refused=None)  # type: ignore[arg-type]
+        check(handshake_refused=None)
     else:
         with pytest.raises(ReasonedError):
-            check_admitted(**arguments, handshake_refused=None)  # type: ignore[arg-type]
+            check(handshake_refused=None)
     with pytest.raises(ReasonedError) as raised:
-        check_admitted(**arguments, handshake_refused="No conversation found")  # type: ignore[arg-type]
+        check(handshake_refused="No conversation found")
     assert raised.value.reason == "SESSION_NOT_RESUMED"
 
 

@@ -19,7 +19,7 @@ def verdict_on(vector: dict[str, Any]) -> Verdict:
     driver = ClaudeCodeDriver()
     message_id = vector["message_id"] or "99999999-0000-4000-8000-000000000009"
     driver.expect(process_is_new=vector["process_is_new"], message_id=message_id)
-    judge = IdentityJudge(vector["session"])
+    judge = IdentityJudge(vector["session"], naming=frozenset({"system/init"}))
     events = driver.feed("".join(line + "\n" for line in vector["lines"]).encode())
     for event in [*events, *driver.end_of_stream()]:
         judge.observe(event.body)

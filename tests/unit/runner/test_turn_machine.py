@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -287,7 +286,10 @@ def test_no_order_of_events_breaks_what_a_turn_promises(names: list[str]) -> Non
             continue
         assert not (was_over and new), "nothing happens after the end"
         effects += new
-    counts: Callable[[type], int] = lambda kind: sum(isinstance(effect, kind) for effect in effects)  # noqa: E731
+
+    def counts(kind: type) -> int:
+        return sum(isinstance(effect, kind) for effect in effects)
+
     assert counts(SendMessage) <= 1, "the message is handed over at most once"
     assert counts(AnnounceEnd) <= 1
     assert counts(OpenAttach) <= 1, "an activation is attached once"

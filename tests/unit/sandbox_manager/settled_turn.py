@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox_manager.agents.port import GateContext
 from sandbox_manager.agents.registry import agent_named
 from sandbox_manager.core.context import ExpectedContainer, ExpectedMember, Presence, RecordedProcess
 from sandbox_manager.core.values import (
@@ -32,6 +33,7 @@ MESSAGE = "remember: plum"
 MESSAGE_ID = "11111111-0000-4000-8000-000000000001"
 AGENT = agent_named("claude-code")
 LOCATOR: NativeLocator = AGENT.locator(SESSION, "/workspace")
+CONTEXT = GateContext("/workspace", "auto", None, (), LOCATOR, resumes=False)
 CLI = SlotProcess(pid=42, started_ticks=9000)
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sandbox_manager.agents.port import GateContext
 from sandbox_manager.host.core.errors import IllegalTransitionError
 from sandbox_manager.host.core.gate import (
     Admission,
@@ -16,7 +17,7 @@ from sandbox_manager.host.core.gate import (
     Passed,
     Refused,
 )
-from tests.unit.sandbox_manager.settled_turn import AGENT, MESSAGE, MESSAGE_ID, digest
+from tests.unit.sandbox_manager.settled_turn import AGENT, CONTEXT, MESSAGE, MESSAGE_ID, digest
 
 ADMISSION = Admission("act-1", MESSAGE_ID, digest(MESSAGE), len(MESSAGE))
 
@@ -42,7 +43,7 @@ def answer(request_id: str = "q1") -> bytes:
 
 
 def gate_in(state: GateState, *, policy: GatePolicy | None = None) -> Gate:
-    made = Gate(AGENT, handshake_expected=True, policy=policy)
+    made = Gate(AGENT, CONTEXT, handshake_expected=True, policy=policy)
     if state in (GateState.ADMITTED, GateState.FORWARDED):
         made.admit(ADMISSION)
     if state is GateState.FORWARDED:
@@ -131,11 +132,11 @@ def test_the_listed_decoration_passes() -> None:
 def test_a_native_command_passes_only_where_the_lab_lets_it() -> None:
     admission = Admission("act-1", MESSAGE_ID, digest("/clear"), 6)
     for policy, expected in ((None, "MESSAGE_NOT_LITERAL"), (GatePolicy(let_slash_through=True), None)):
-        gate = Gate(AGENT, handshake_expected=False, policy=policy)
+        gate = Gate(AGENT, CONTEXT, handshake_expected=False, policy=policy)
         gate.admit(admission)
         ruling = gate.check(message("/clear"))
         assert (ruling.reason if isinstance(ruling, Refused) else None) == expected
-    gate = Gate(AGENT, handshake_expected=False)
+    gate = Gate(AGENT, CONTEXT, handshake_expected=False)
     gate.admit(admission)
     assert gate.check(message("/clear", decorated=True)) == Passed(FrameKind.MESSAGE)
 
@@ -151,7 +152,7 @@ def test_a_handshake_passes_once_and_only_for_a_new_process() -> None:
     gate = gate_in(GateState.HANDSHAKE)
     assert gate.check(control("initialize")) == Passed(FrameKind.HANDSHAKE, "r1")
     second = gate.check(control("initialize", "r2"))
-    running = Gate(AGENT, handshake_expected=False).check(control("initialize"))
+    running = Gate(AGENT, CONTEXT, handshake_expected=False).check(control("initialize"))
     for refused in (second, running):
         assert isinstance(refused, Refused)
         assert refused.reason == "HANDSHAKE_REPEATED"
@@ -181,10 +182,10 @@ def test_interrupts_have_a_bound() -> None:
 
 def test_a_frame_that_is_too_large_is_not_even_read() -> None:
     class Unreadable:
-        def classify(self, frame: bytes) -> None:
+        def classify(self, frame: bytes, context: GateContext) -> None:
             raise AssertionError("it was read")
 
-    gate = Gate(Unreadable(), handshake_expected=True, message_length_max=10)  # type: ignore[arg-type]  # it must not be asked
+    gate = Gate(Unreadable(), CONTEXT, handshake_expected=True, message_length_max=10)  # type: ignore[arg-type]  # it must not be asked
     refused = gate.check(b"x" * (10 * 6 + 4097))
     assert isinstance(refused, Refused)
     assert refused.reason == "FRAME_TOO_LARGE"
@@ -192,13 +193,13 @@ def test_a_frame_that_is_too_large_is_not_even_read() -> None:
 
 def test_a_message_of_the_largest_length_passes_in_any_escaping() -> None:
     text = "\x01" * 1000
-    gate = Gate(AGENT, handshake_expected=False, message_length_max=1000)
+    gate = Gate(AGENT, CONTEXT, handshake_expected=False, message_length_max=1000)
     gate.admit(Admission("act-1", MESSAGE_ID, digest(text), 1000))
     assert gate.check(message(text)) == Passed(FrameKind.MESSAGE)
 
 
 def test_an_admission_beyond_the_limit_lets_nothing_pass() -> None:
-    gate = Gate(AGENT, handshake_expected=False, message_length_max=10)
+    gate = Gate(AGENT, CONTEXT, handshake_expected=False, message_length_max=10)
     gate.admit(ADMISSION)
     assert isinstance(gate.check(message()), Refused)
 

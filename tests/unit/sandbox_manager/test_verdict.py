@@ -396,13 +396,6 @@ ALLOWED: dict[str, list[dict[str, Any]]] = {
         user("c1", MESSAGE_ID, "Continue.", isMeta=True),
         assistant("a1", "c1", "noted"),
     ],
-    "a compaction inside the turn": [
-        user(MESSAGE_ID, "a0", MESSAGE),
-        system("b1", None, "compact_boundary"),
-        user("s1", "b1", "Summary: ...", isCompactSummary=True),
-        user("u0", "s1", "hello"),
-        assistant("a1", "u0", "noted"),
-    ],
 }
 
 
@@ -410,6 +403,32 @@ ALLOWED: dict[str, list[dict[str, Any]]] = {
 def test_what_a_turn_or_bookkeeping_explains_is_allowed(name: str) -> None:
     verdict = judge_turn(later(*ALLOWED[name]))
     assert (verdict.store, verdict.result, verdict.reasons) == (StoreVerdict.CONFIRMED, Result.SETTLED, ())
+
+
+COMPACTED = [
+    user(MESSAGE_ID, "a0", MESSAGE),
+    system("b1", None, "compact_boundary"),
+    user("s1", "b1", "Summary: ...", isCompactSummary=True),
+    user("u0", "s1", "hello"),
+    assistant("a1", "u0", "noted"),
+]
+
+
+def test_a_compaction_that_the_cli_printed_in_the_turn_is_a_new_base() -> None:
+    verdict = judge_turn(seen_bases(later(*COMPACTED), "b1"))
+    assert (verdict.store, verdict.result, verdict.reasons) == (StoreVerdict.CONFIRMED, Result.SETTLED, ())
+
+
+@pytest.mark.parametrize("bases", [(), ("b2",)])
+def test_a_compaction_that_a_tool_wrote_explains_nothing_below_it(bases: tuple[str, ...]) -> None:
+    verdict = judge_turn(seen_bases(later(*COMPACTED), *bases))
+    assert (verdict.store, verdict.result) == (StoreVerdict.CONTRADICTED, Result.FAILED)
+    assert "HISTORY_CHANGED_OUTSIDE_TURN" in codes(verdict)
+
+
+def seen_bases(turn: Turn, *bases: str) -> Turn:
+    tap = replace(turn.observation.tap, bases=bases)
+    return Turn(turn.expected, replace(turn.observation, tap=tap))
 
 
 @pytest.mark.parametrize("marker", sorted(INTERRUPT_MARKERS))

@@ -295,7 +295,7 @@ class PrepareTurnResponse(_message.Message):
 
     @_builtins.property
     def locator(self) -> _types_pb2.NativeLocator:
-        """Output only. The locator to start or resume."""
+        """Output only. The locator to start or resume. Of a session that is begun, what the CLI names itself in its handshake is empty."""
 
     def __init__(
         self,
@@ -371,6 +371,7 @@ class AdmitTurnResponse(_message.Message):
     CONTEXT_STATE_FIELD_NUMBER: _builtins.int
     CONTEXT_REASON_FIELD_NUMBER: _builtins.int
     GENERATIONS_FIELD_NUMBER: _builtins.int
+    LOCATOR_FIELD_NUMBER: _builtins.int
     admission_jws: _builtins.str
     """Output only. JWS, typ "admission", for the host agent."""
     context_state: _types_pb2.ContextState.ValueType
@@ -381,6 +382,10 @@ class AdmitTurnResponse(_message.Message):
     def generations(self) -> _types_pb2.Generations:
         """Output only. The generations as the report has them."""
 
+    @_builtins.property
+    def locator(self) -> _types_pb2.NativeLocator:
+        """Output only. The whole locator, also where the grant's left something for the CLI to name."""
+
     def __init__(
         self,
         *,
@@ -388,10 +393,11 @@ class AdmitTurnResponse(_message.Message):
         context_state: _types_pb2.ContextState.ValueType = ...,
         context_reason: _builtins.str = ...,
         generations: _types_pb2.Generations | None = ...,
+        locator: _types_pb2.NativeLocator | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations", "locator", b"locator"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_jws", b"admission_jws", "context_reason", b"context_reason", "context_state", b"context_state", "generations", b"generations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_jws", b"admission_jws", "context_reason", b"context_reason", "context_state", b"context_state", "generations", b"generations", "locator", b"locator"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
