@@ -5,7 +5,7 @@ The loop owns every retry: nothing behind these ports sends a request twice by i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -57,7 +57,7 @@ class Reply(Protocol):
     @property
     def headers(self) -> Mapping[str, str]: ...
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body in pieces of any size. Raises TransportFaultError where the connection broke."""
         ...
 
@@ -78,11 +78,18 @@ class TransportFaultError(Exception):
         self.kind = kind
 
 
+class NotPersistedError(Exception):
+    """Something that had to be durable is not."""
+
+
 class RepairLog(Protocol):
     """Keeps repair records with the session, durably."""
 
     async def persist(self, record: bytes) -> None:
-        """Awaited before the repaired request is sent; when it raises, nothing is sent. `record` is one JSON object."""
+        """Awaited before the repaired request is sent; nothing is sent when it raises OSError or NotPersistedError.
+
+        `record` is one JSON object.
+        """
         ...
 
 

@@ -1,1 +1,1 @@
-"""Pure decisions of the direct agent that need no protocol: endpoint kinds and what of a history is sent."""
+"""Pure decisions of the direct agent that need no protocol: endpoint kinds, settings, what of a history is sent."""

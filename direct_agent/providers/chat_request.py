@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from direct_agent.core.endpoint import Endpoint, EndpointKind, Thinking, requires_reasoning
-from direct_agent.providers.request import RequestSettings, requested_output
+from direct_agent.core.request_settings import RequestSettings, requested_output
 from direct_agent.transcript import AssistantMessage, ReasoningKind, ToolResult, Transcript, UserMessage
 
 

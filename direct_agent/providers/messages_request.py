@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from direct_agent.core.endpoint import Endpoint, EndpointKind, Thinking
-from direct_agent.providers.request import RequestSettings, raw, requested_output
+from direct_agent.core.request_settings import RequestSettings, requested_output
 from direct_agent.transcript import (
     AssistantMessage,
     Message,
@@ -66,11 +67,11 @@ def _blocks(endpoint: Endpoint, message: Message) -> list[dict[str, Any]]:
         result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.output}
         return [result | {"is_error": True}] if message.is_error else [result]
     blocks = [block for each in message.reasoning if (block := _reasoning(endpoint, each)) is not None]
-    blocks.extend(raw(each.raw_json) for each in message.opaque)
+    blocks.extend(json.loads(each.raw_json) for each in message.opaque)
     if message.text.strip():
         blocks.append({"type": "text", "text": message.text})
     blocks.extend(
-        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": raw(call.arguments)}
+        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": json.loads(call.arguments)}
         for call in message.tool_calls
     )
     return blocks

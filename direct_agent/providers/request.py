@@ -8,43 +8,18 @@ the DeepSeek contract asks for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from direct_agent.core.endpoint import Endpoint, Wire, request_url
+from direct_agent.core.request_settings import RequestSettings
 from direct_agent.ports import FrozenRequest
+from direct_agent.providers import chat_request, messages_request, responses_request
 from direct_agent.providers.event_json import whole_text
 from direct_agent.transcript import Transcript
 
 
-class ToolDeclaration(Protocol):
-    """What the model is told of one tool. `parameters` is a JSON schema of one object."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSettings:
-    """What a request holds besides its messages. `max_tokens` None: the endpoint's own."""
-
-    system: str = ""
-    tools: Sequence[ToolDeclaration] = field(default=())
-    max_tokens: int | None = None
-
-
 def frozen_request(endpoint: Endpoint, view: Transcript, settings: RequestSettings) -> FrozenRequest:
     """The request for a view. The view is sent as it is: projections and repairs have been made before."""
-    # Each protocol's file imports this one's types.
-    from direct_agent.providers import chat_request, messages_request, responses_request
-
     build = {
         Wire.CHAT: chat_request.body,
         Wire.RESPONSES: responses_request.body,
@@ -55,24 +30,6 @@ def frozen_request(endpoint: Endpoint, view: Transcript, settings: RequestSettin
         headers.append(("anthropic-version", "2023-06-01"))
     body = json.dumps(_whole(build(endpoint, view, settings)), ensure_ascii=False, separators=(",", ":")).encode()
     return FrozenRequest(request_url(endpoint.wire, endpoint.base_url), tuple(headers), body, len(view))
-
-
-def requested_output(endpoint: Endpoint, settings: RequestSettings) -> int | None:
-    """The output limit that the request names, or None."""
-    if settings.max_tokens is not None:
-        return settings.max_tokens
-    if endpoint.max_tokens is not None:
-        return endpoint.max_tokens
-    return MESSAGES_MAX_TOKENS if endpoint.wire is Wire.MESSAGES else None
-
-
-# Messages demands a limit; this is one that current models take.
-MESSAGES_MAX_TOKENS = 32_000
-
-
-def raw(text: str) -> Any:
-    """A stored raw JSON text as the value it was."""
-    return json.loads(text)
 
 
 def _whole(value: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from direct_agent.core.endpoint import Endpoint, EndpointKind, Thinking
-from direct_agent.providers.request import RequestSettings, raw, requested_output
+from direct_agent.core.request_settings import RequestSettings, requested_output
 from direct_agent.transcript import AssistantMessage, ReasoningKind, ToolResult, Transcript, UserMessage
 
 
@@ -50,11 +51,11 @@ def body(endpoint: Endpoint, view: Transcript, settings: RequestSettings) -> dic
 def _assistant(message: AssistantMessage) -> list[dict[str, Any]]:
     """Reasoning items as they came, opaque items, text, calls. An item without any content is refused by servers."""
     entries: list[dict[str, Any]] = [
-        raw(each.raw_json)
+        json.loads(each.raw_json)
         for each in message.reasoning
         if each.kind is ReasoningKind.ITEM and each.raw_json and (each.text.strip() or each.data)
     ]
-    entries.extend(raw(each.raw_json) for each in message.opaque)
+    entries.extend(json.loads(each.raw_json) for each in message.opaque)
     if message.text:
         entries.append({"role": "assistant", "content": message.text})
     entries.extend(

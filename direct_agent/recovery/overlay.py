@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from direct_agent.core.acceptance import accept
+from direct_agent.core.endpoint import Endpoint, EndpointKind
 from direct_agent.core.native_text import with_unsigned_as_text
 from direct_agent.core.projection import base_view
 from direct_agent.recovery.attempt_machine import RepairKind
-from direct_agent.recovery.repaired_view import Findings, no_findings, repaired
+from direct_agent.recovery.repaired_view import Findings, Strips, no_findings, repaired
 from direct_agent.transcript import AssistantMessage, Message, ToolCall, ToolResult, Transcript, run_state
 from direct_agent.transcript_json import canonical_bytes, to_json
 
@@ -25,10 +27,14 @@ RECORD_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """`cutoff` messages of the source; `anchor`: fingerprint of the last of them."""
+    """`cutoff` messages of the source; `anchor`: fingerprint of the last of them.
+
+    `is_selective`: only what the endpoint cannot take is stripped (native Claude), not all reasoning.
+    """
 
     cutoff: int
     anchor: str
+    is_selective: bool = False
 
     def end_in(self, transcript: Transcript) -> int | None:
         """How many messages of `transcript` the repair covers; None when the anchor is gone."""
@@ -39,23 +45,28 @@ class Overlay:
 
 
 def provider_view(
-    transcript: Transcript, overlay: Overlay | None, *, is_native: bool, findings: Findings = no_findings
+    endpoint: Endpoint, transcript: Transcript, overlay: Overlay | None = None, findings: Findings = no_findings
 ) -> Transcript:
     """The messages to send: repaired up to the overlay's anchor, plain after it. The same object when nothing changes."""
     end = overlay.end_in(transcript) if overlay is not None else None
-    if end is None:
+    if overlay is None or end is None:
         view = base_view(transcript)
     else:
         head = base_view(transcript[:end])
-        tail = base_view(transcript[end:])
-        mended = repaired(head, transcript, findings)
-        view = base_view(transcript) if mended is head else mended + tail
-    return with_unsigned_as_text(view) if is_native else view
+        strips = unsendable(endpoint) if overlay.is_selective else None
+        mended = repaired(head, transcript, findings, strips)
+        view = base_view(transcript) if mended is head else mended + base_view(transcript[end:])
+    return with_unsigned_as_text(view) if endpoint.kind is EndpointKind.NATIVE_CLAUDE else view
 
 
-def overlay_of(transcript: Transcript) -> Overlay:
+def unsendable(endpoint: Endpoint) -> Strips:
+    """Messages whose stored reasoning the endpoint is known to refuse, and for which no lossless form exists."""
+    return lambda message: not accept(endpoint, message, is_whole=True).commits
+
+
+def overlay_of(transcript: Transcript, *, is_selective: bool = False) -> Overlay:
     """The overlay that covers all of a (not empty) history."""
-    return Overlay(len(transcript), fingerprint(transcript[-1]))
+    return Overlay(len(transcript), fingerprint(transcript[-1]), is_selective)
 
 
 def fingerprint(message: Message) -> str:
@@ -121,6 +132,7 @@ class RepairRecord:
     cutoff: int
     anchor: str
     evidence_digest: str
+    is_selective: bool = False
 
     def to_bytes(self) -> bytes:
         return canonical_bytes(
@@ -136,12 +148,13 @@ class RepairRecord:
                 "cutoff": self.cutoff,
                 "anchor": self.anchor,
                 "evidence_digest": self.evidence_digest,
+                "selective": self.is_selective,
             }
         )
 
     @property
     def overlay(self) -> Overlay:
-        return Overlay(self.cutoff, self.anchor)
+        return Overlay(self.cutoff, self.anchor, self.is_selective)
 
     def holds_for(self, scope: str, transcript: Transcript) -> bool:
         """Whether it may be restored: the same configuration, and the history it was made from is still there."""
@@ -169,6 +182,7 @@ def record_from(raw: bytes) -> RepairRecord | None:
             cutoff=int(value["cutoff"]),
             anchor=str(value["anchor"]),
             evidence_digest=str(value["evidence_digest"]),
+            is_selective=bool(value["selective"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

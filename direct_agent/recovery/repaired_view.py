@@ -1,7 +1,8 @@
-"""A history without any reasoning replay in it: made of a view, never of what is stored.
+"""A history without reasoning that cannot be replayed: made of a view, never of what is stored.
 
-What the server's refusal proved is applied to every message: reasoning goes, and an assistant message that would need
-reasoning keeps its text alone (its calls and their results become facts at the last user message), or goes whole.
+After a refusal nothing is replayed any more: reasoning goes from every message, and an assistant message that would
+need it keeps its text alone (its calls and their results become facts at the last user message), or goes whole. For
+native Claude, where signatures tell good from bad beforehand, only messages that cannot be sent are treated so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from direct_agent.transcript import (
     run_state,
 )
 
+Strips = Callable[[AssistantMessage], bool]
+"""Which messages lose their reasoning and calls."""
+
 Findings = Callable[[ToolCall], tuple[FileFinding, ...]]
 
 
@@ -31,17 +35,21 @@ def no_findings(_call: ToolCall) -> tuple[FileFinding, ...]:
     return ()
 
 
-def has_something_to_strip(view: Transcript) -> bool:
+def has_something_to_strip(view: Transcript, strips: Strips | None = None) -> bool:
     """Whether a repair would change anything. A refusal of a history without any of it is not retried."""
-    return any(isinstance(each, AssistantMessage) and _is_stripped(each) for each in view)
+    chosen = strips or needs_reasoning
+    return any(isinstance(each, AssistantMessage) and chosen(each) for each in view)
 
 
-def repaired(view: Transcript, canonical: Transcript, findings: Findings = no_findings) -> Transcript:
+def repaired(
+    view: Transcript, canonical: Transcript, findings: Findings = no_findings, strips: Strips | None = None
+) -> Transcript:
     """The repaired view of `view`; the same object when there is nothing to strip.
 
     `canonical` holds the receipts of the calls; success is never read from a text of the view.
     """
-    if not has_something_to_strip(view):
+    chosen = strips or needs_reasoning
+    if not has_something_to_strip(view, chosen):
         return view
     receipts = _Receipts(canonical)
     kept: list[Message] = []
@@ -57,7 +65,7 @@ def repaired(view: Transcript, canonical: Transcript, findings: Findings = no_fi
         if isinstance(message, UserMessage):
             user_turn += 1
             kept.append(message)
-        elif not _is_stripped(message):
+        elif not chosen(message):
             kept.append(message)
         else:
             is_dropping = bool(message.tool_calls)
@@ -69,8 +77,10 @@ def repaired(view: Transcript, canonical: Transcript, findings: Findings = no_fi
     return _with_facts(kept, facts, user_turn)
 
 
-def _is_stripped(message: AssistantMessage) -> bool:
-    """Has reasoning of any form, or activity that now needs reasoning it does not have."""
+def needs_reasoning(message: AssistantMessage) -> bool:
+    """Has reasoning of any form, or activity that now needs reasoning it does not have. The refusal proved the demand,
+    so this asks no endpoint, and an empty substitute is not honoured.
+    """
     has_reasoning = bool(message.reasoning) or message.reasoning_state in (
         ReasoningState.TRUNCATED,
         ReasoningState.INCOMPLETE,
