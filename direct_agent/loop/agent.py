@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from direct_agent.loop.resumption import CallKinds, Resumption, pending_of, resu
 from direct_agent.loop.tool_runs import ToolRuns
 from direct_agent.loop.turn import ROUNDS_MAX, End
 from direct_agent.session.compaction import summary_request, tail_start
+from direct_agent.session.records import compaction_data
 from direct_agent.session.session import Session
 from direct_agent.tools.ask import Ask
 from direct_agent.tools.disk import Disk
@@ -46,7 +47,7 @@ class Agent:
         audience: Audience,
         instructions: Instructions,
         *,
-        agreements: Instructions | None = None,
+        agreements: Callable[[], str | None] | None = None,
         witness: DiskWitness | None = None,
         asks_person: bool = True,
         rounds_max: int = ROUNDS_MAX,
@@ -87,10 +88,11 @@ class Agent:
         if self.is_busy:
             raise BusyError
         self._message_id = message_id
+        self._rounds.begin_turn()
         resumption = await self._begun()
         try:
             assert self._turn is not None
-            delivery = Delivery(message_id, text, resumption.placeholders, resumption.facts)
+            delivery = Delivery(message_id, text, resumption.placeholders, resumption.facts, resumption.past)
             return await self._turn.run(delivery)
         finally:
             self._turn = None
@@ -107,7 +109,13 @@ class Agent:
             self._audience,
         )
         self._turn = TurnConductor(
-            self.session, self._rounds, tools, self._audience, self._instructions, rounds_max=self._rounds_max
+            self.session,
+            self._rounds,
+            tools,
+            self._audience,
+            self._instructions,
+            rounds_max=self._rounds_max,
+            agreements=self._current_agreements,
         )
         history = self.session.history
         kinds = CallKinds([spec.name for spec in self.toolbox.specs if spec.is_read_only], list(self.toolbox.changes))
@@ -156,13 +164,14 @@ class Agent:
             raise CompactionError(outcome.reason, outcome.error)
         if not outcome.message.text.strip():
             raise CompactionError("empty", "the model gave no summary; nothing was changed")
-        data: Mapping[str, Any] = {
-            "summary": outcome.message.text,
-            "tail_from": history.record_id_at(start),
-            "agreements": self._agreements() if self._agreements is not None else history.agreements,
-        }
+        data = compaction_data(outcome.message.text, history.record_id_at(start), self._current_agreements())
         (record_id,) = await self.session.append(("compaction", data, None))
         return record_id
+
+    def _current_agreements(self) -> str | None:
+        """As they are now; where they cannot be read any more, as the last compaction kept them."""
+        found = self._agreements() if self._agreements is not None else None
+        return found if found is not None else self.session.history.agreements
 
     def _new_request_id(self) -> str:
         self._request_count += 1

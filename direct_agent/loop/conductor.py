@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from direct_agent.loop.ports import Accepted, Audience, NotAnswered, Rounds
+from direct_agent.loop.ports import Audience, NotAnswered, Past, Rounds
 from direct_agent.loop.tool_runs import ToolRuns
 from direct_agent.loop.turn import (
     Answered,
@@ -33,8 +33,9 @@ from direct_agent.loop.turn import (
     TurnMachine,
     TurnState,
 )
+from direct_agent.session.compaction import tail_start
 from direct_agent.session.errors import SessionWriteError
-from direct_agent.session.records import message_data
+from direct_agent.session.records import compaction_data, message_data
 from direct_agent.session.session import Session
 from direct_agent.transcript import AssistantMessage, Message, ToolCall, ToolResult, Usage
 
@@ -68,6 +69,7 @@ class Delivery:
     text: str
     before: tuple[Message, ...] = ()
     after: tuple[Message, ...] = ()
+    past: Past = field(default_factory=Past)
 
 
 class TurnConductor:
@@ -82,15 +84,18 @@ class TurnConductor:
         instructions: Instructions,
         *,
         rounds_max: int,
+        agreements: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._session = session
         self._rounds = rounds
         self._tools = tools
         self._audience = audience
         self._instructions = instructions
+        self._agreements = agreements
         self._machine = TurnMachine(rounds_max=rounds_max)
         self._cancel = asyncio.Event()
         self._usage = Usage()
+        self._past = Past()
         self._is_cancelled_early = False
 
     def cancel(self) -> None:
@@ -109,6 +114,7 @@ class TurnConductor:
 
     async def run(self, delivery: Delivery) -> End:
         """The whole turn. Says `accepted` once the message is durable, and `turn_end` last."""
+        self._past = delivery.past
         effects = self._machine.step(Begin(delivery.message_id, delivery.text, delivery.before, delivery.after))
         if self._is_cancelled_early:
             self.cancel()
@@ -153,18 +159,27 @@ class TurnConductor:
         return Recorded()
 
     async def _ask(self) -> Event:
-        outcome = await self._rounds.ask(
-            self._session.history.transcript,
-            self._instructions(),
-            self._cancel,
-            has_pending_unknown=bool(self._tools.pending),
-        )
+        transcript = self._session.history.transcript
+        outcome = await self._rounds.ask(transcript, self._instructions(), self._cancel, self._past)
         self._usage += outcome.usage
-        match outcome:
-            case Accepted(message):
-                return Answered(message)
-            case NotAnswered(reason, error, _, status):
-                return RoundFailed(reason, error, status)
+        summary = self._rounds.taken_summary()
+        if isinstance(outcome, NotAnswered):
+            return RoundFailed(outcome.reason, outcome.error, outcome.status)
+        if summary is not None:
+            try:
+                await self._shorten(summary)
+            except SessionWriteError as error:
+                return RoundFailed(error.cause, str(error))
+        return Answered(outcome.message)
+
+    async def _shorten(self, summary: str) -> None:
+        """The answer was given to a shortened history: from now on that is the history."""
+        history = self._session.history
+        start = tail_start(history.transcript, turns_kept=1)
+        if start is not None:
+            data = compaction_data(summary, history.record_id_at(start), self._agreements())
+            (record_id,) = await self._session.append(("compaction", data, None))
+            self._audience.say({"type": "compacted", "id": None, "is_changed": True, "uuid": record_id})
 
     async def _run_tools(self, calls: tuple[ToolCall, ...]) -> Event:
         try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from direct_agent.ports import Cancellation
+from direct_agent.recovery.facts import FileFinding
 from direct_agent.transcript import AssistantMessage, Transcript, Usage
 
 
@@ -31,13 +32,29 @@ class NotAnswered:
 RoundOutcome = Accepted | NotAnswered
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What an interrupted turn left open. `has_unknown`: a call whose outcome is neither known nor proved. `findings`: what the
+    targets of such calls held when this turn began, by call id.
+    """
+
+    has_unknown: bool = False
+    findings: Mapping[str, tuple[FileFinding, ...]] = field(default_factory=dict)
+
+
 class Rounds(Protocol):
     """Asks the model. Owns all its attempts."""
 
-    async def ask(
-        self, transcript: Transcript, instructions: str, cancel: Cancellation, *, has_pending_unknown: bool
-    ) -> RoundOutcome:
-        """One round. When `cancel` is set it comes back at once. `has_pending_unknown`: it may not wait for a better time."""
+    def begin_turn(self) -> None:
+        """A turn begins: its limits are counted from here."""
+
+    async def ask(self, transcript: Transcript, instructions: str, cancel: Cancellation, past: Past) -> RoundOutcome:
+        """One round. When `cancel` is set it comes back at once. While `past` has an unknown it does not wait for better times."""
+
+    def taken_summary(self) -> str | None:
+        """The summary that the last round needed to fit, once; None when it needed none. It covers all before the last message of
+        the person.
+        """
 
     async def ask_aside(self, transcript: Transcript, instructions: str, cancel: Cancellation) -> RoundOutcome:
         """An auxiliary call without tools (a summary). Finite; gives no partial text."""

@@ -10,11 +10,12 @@ Nothing here writes. `look` blocks on the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from direct_agent.intents.pending import PendingCalls, unknown_calls, unresolved_calls
 from direct_agent.intents.verify import CallProof, Look, prove
+from direct_agent.loop.ports import Past
 from direct_agent.loop.tool_texts import result
 from direct_agent.recovery.facts import CallFact, FileFinding, state_block
 from direct_agent.transcript import (
@@ -42,6 +43,7 @@ class Resumption:
     placeholders: tuple[ToolResult, ...] = ()
     facts: tuple[UserMessage, ...] = ()
     pending: tuple[ToolCall, ...] = ()
+    past: Past = field(default_factory=Past)
 
 
 class CallKinds:
@@ -65,11 +67,13 @@ def resume(unsettled: Transcript, kinds: CallKinds, has_started: Callable[[ToolC
     if not placeholders and not unknown:
         return Resumption()
     proofs = {id(call): prove(call.intents, look) for call in unknown}
-    text = state_block(_facts(past, placeholders, unknown, proofs))
+    findings = {call.call_id: _findings(proofs[id(call)]) for call in unknown}
+    text = state_block(_facts(past, placeholders, unknown, findings))
     satisfied = [call.name for call in unknown if proofs[id(call)].is_satisfied]
     if satisfied:
         text = f"{text}\n{SATISFIED_LINE}{', '.join(satisfied[:_TOOLS_SHOWN_MAX])}."
-    return Resumption(placeholders, (UserMessage(text, is_host=True),), unknown)
+    has_unknown = any(not proof.is_satisfied for proof in proofs.values())
+    return Resumption(placeholders, (UserMessage(text, is_host=True),), unknown, Past(has_unknown, findings))
 
 
 def pending_of(resumption: Resumption) -> PendingCalls:
@@ -84,19 +88,19 @@ def _placeholder(call: ToolCall, kinds: CallKinds, has_started: Callable[[ToolCa
     return result(call, INTERRUPTED_OUTPUT, RunState.UNKNOWN, is_error=True)
 
 
+def _findings(proof: CallProof) -> tuple[FileFinding, ...]:
+    return tuple(FileFinding(path, state.value) for path, state in proof.states)
+
+
 def _facts(
     past: Sequence[Message],
     placeholders: Sequence[ToolResult],
     unknown: Sequence[ToolCall],
-    proofs: dict[int, CallProof],
+    findings: Mapping[str, tuple[FileFinding, ...]],
 ) -> list[CallFact]:
     """One fact a call that was left open, in order; the newest cut-off turns only."""
     ours = {result.call_id for result in placeholders} | {call.call_id for call in unknown}
     states = {each.call_id: each.state for each in past if isinstance(each, ToolResult)}
-    findings = {
-        call.call_id: tuple(FileFinding(path, state.value) for path, state in proofs[id(call)].states)
-        for call in unknown
-    }
     facts = []
     user_turn = 0
     for message in past:

@@ -137,3 +137,8 @@ def message_data(message: Message, *, steers: str | None = None) -> dict[str, An
     if steers is not None:
         data["steers"] = steers
     return data
+
+
+def compaction_data(summary: str, tail_from: str, agreements: str | None) -> dict[str, Any]:
+    """The data of a `compaction` record. `tail_from`: the record of the first message that stays as it is."""
+    return {"summary": summary, "tail_from": tail_from, "agreements": agreements}

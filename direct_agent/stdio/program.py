@@ -166,7 +166,7 @@ class Program:
     async def _turn(self, frame: User, agent: Agent) -> None:
         try:
             found = await agent.deliver(frame.message_id, frame.text)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  outermost of the turn's task
             self._crash(error)
             return
         if isinstance(found, Known):

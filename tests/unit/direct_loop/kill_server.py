@@ -13,9 +13,10 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple, Unpack
 
 from direct_agent.session import journal
 from direct_agent.tools.disk import Disk
@@ -23,6 +24,8 @@ from direct_agent.tools.port import Change
 from direct_agent.tools.text_file import text_digest
 from tests.unit.direct_loop.house import House
 from tests.unit.direct_loop.scripted_model import Goal, ScriptedModel
+
+_Ts = TypeVarTuple("_Ts")
 
 GOALS = (
     (Goal.of("write", path="deep/er/a.txt", content="first\nsecond\n"),),
@@ -60,12 +63,12 @@ class CountingLoop(asyncio.SelectorEventLoop):
     instants: Instants
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         return super().call_soon(self._counted, callback, args, context=context)
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         return super().call_soon_threadsafe(self._counted, callback, args, context=context)
 
@@ -100,7 +103,7 @@ class LedgerDisk(Disk):
         super().put(change)
 
 
-def play(root: Path, message_id: str, kill_at: int) -> int:
+def play(root: Path, kill_at: int) -> int:
     """One life. Gives the number of instants it had."""
     instants = Instants(kill_at)
     journal._write_all = _halved_write
@@ -114,10 +117,7 @@ def play(root: Path, message_id: str, kill_at: int) -> int:
         house = House(root, instants.reach, disk_class=LedgerDisk)
         house.heard.on_event = lambda event: _append(said, json.dumps(dict(event)))
         agent = house.agent(ScriptedModel(GOALS))
-        message = message_id
-        if message == "next":
-            turns = agent.session.history.turns
-            message = f"m{len(turns) + 1}"
+        message = f"m{len(agent.session.history.turns) + 1}"
         _append(said, json.dumps({"type": "sent", "message_id": message}))
         await agent.deliver(message, "please work")
         agent.session.close()
@@ -135,15 +135,15 @@ def main() -> None:
             pid = os.fork()
             if pid == 0:
                 os.close(reader)
+                status = 3
                 try:
-                    count = play(Path(case["root"]), "next", kill_at)
+                    count = play(Path(case["root"]), kill_at)
                     os.write(writer, str(count).encode())
-                    os._exit(0)
-                except BaseException:
-                    import traceback
-
-                    traceback.print_exc()
-                    os._exit(3)
+                    status = 0
+                finally:
+                    if status:
+                        traceback.print_exc()
+                    os._exit(status)
             os.close(writer)
             count_text = os.read(reader, 100)
             os.close(reader)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from direct_agent.loop.ports import Accepted, NotAnswered, RoundOutcome
+from direct_agent.loop.ports import Accepted, NotAnswered, Past, RoundOutcome
 from direct_agent.ports import Cancellation
 from direct_agent.transcript import (
     AssistantMessage,
@@ -61,19 +61,23 @@ class ScriptedModel:
     groups: Sequence[Sequence[Goal]]
     asked: list[Transcript] = field(default_factory=list)
     instructions: list[str] = field(default_factory=list)
-    pending_flags: list[bool] = field(default_factory=list)
+    pasts: list[Past] = field(default_factory=list)
     before_answer: Callable[[], None] = lambda: None
 
-    async def ask(
-        self, transcript: Transcript, instructions: str, cancel: Cancellation, *, has_pending_unknown: bool
-    ) -> RoundOutcome:
+    async def ask(self, transcript: Transcript, instructions: str, cancel: Cancellation, past: Past) -> RoundOutcome:
         self.asked.append(transcript)
         self.instructions.append(instructions)
-        self.pending_flags.append(has_pending_unknown)
+        self.pasts.append(past)
         self.before_answer()
         if cancel.is_set():
             return NotAnswered("cancelled", "cancelled", Usage(request_count=1, is_unknown=True))
         return Accepted(self._answer(transcript), Usage(request_count=1, prompt=10, completion=2, total=12))
+
+    def begin_turn(self) -> None:
+        pass
+
+    def taken_summary(self) -> str | None:
+        return None
 
     async def ask_aside(self, transcript: Transcript, instructions: str, cancel: Cancellation) -> RoundOutcome:
         self.asked.append(transcript)
