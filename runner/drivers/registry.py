@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.drivers.claude_code import driver as claude_code
+from runner.drivers.direct import driver as direct
 from runner.drivers.port import Driver, Opening
 
 
@@ -50,6 +51,27 @@ AGENTS: tuple[AgentEntry, ...] = (
             ("fork", "later: it comes with forks"),
             ("compact", "later: it comes with native commands"),
             ("steer", "no: this CLI joins what is sent while a turn runs into one message"),
+        ),
+    ),
+    AgentEntry(
+        name=direct.AGENT,
+        version=direct.VERSION,
+        identity_known="BEFORE_PROMPT",
+        names_session="HOST",
+        naming_frames=direct.NAMING_FRAMES,
+        make_driver=direct.DirectDriver,
+        settings_per_process=("model", "permission_mode"),
+        settings_per_turn=(),
+        options=direct.OPTIONS,
+        capabilities=(
+            ("cancel", "yes"),
+            ("resume", "yes"),
+            ("sub_agents", "no: this agent has none"),
+            ("questions", "later: they come with the question RPCs"),
+            ("permissions", "later: they come with the permission RPCs"),
+            ("fork", "later: it comes with forks"),
+            ("compact", "later: it comes with native commands"),
+            ("steer", "later: it comes with steering"),
         ),
     ),
 )

@@ -10,6 +10,18 @@ from runner.drivers.port import Opening
 
 AGENT = "direct"
 VERSION = "1.0.0"
+OPTIONS = (
+    "protocol",
+    "contract",
+    "thinking",
+    "effort",
+    "max_tokens",
+    "wait_budget_s",
+    "turn_limit_s",
+    "transport_retries",
+    "allow",
+    "deny",
+)
 NAMING_FRAMES = frozenset({NAMING_SOURCE})
 
 

@@ -41,8 +41,6 @@ def normalise(frame: Frame) -> list[Normalised]:
             ]
         case "retrying":
             return [_retry(frame)]
-        case "discarded":
-            return [Warned("ATTEMPT_DISCARDED", frame.text("reason") or "an attempt's text was taken back")]
         case "error":
             return [Warned("CLI_MESSAGE", frame.text("error") or "the agent refused a frame")]
         case _:
