@@ -136,12 +136,10 @@ class _Brotli:
             return
         try:
             piece = self._decoder.process(data, output_buffer_limit=PIECE_BYTES)
-            while True:
-                if piece:
-                    yield piece
-                if self._decoder.can_accept_more_data() or self._decoder.is_finished():
-                    return
-                piece = self._decoder.process(b"", output_buffer_limit=PIECE_BYTES)
+            # The library says that it accepts more while it still holds output back: only an empty piece is the end.
+            while piece:
+                yield piece
+                piece = b"" if self.is_whole else self._decoder.process(b"", output_buffer_limit=PIECE_BYTES)
         except brotli.error as error:
             raise CorruptBodyError(str(error)) from error
 

@@ -54,6 +54,7 @@ class StreamReader(ABC):
         self._lines = LineParser(self.line_bytes_max)
         self._deltas: list[Delta] = []
         self._bytes = 0
+        self._broken: Reason | None = None
         self.is_done = False
         """The protocol's end came: nothing after it is read, and a broken connection cannot undo it."""
         self.showed_output = False
@@ -80,6 +81,7 @@ class StreamReader(ABC):
 
     def finish(self, broken: Reason | None = None) -> Candidate:
         """The body is over: the candidate, or StreamFaultError. `broken`: how it broke; None for a clean end."""
+        self._broken = broken
         if not self.is_done:
             if (left := self._lines.close()) is not None:
                 self._line(left)
@@ -111,7 +113,7 @@ class StreamReader(ABC):
             self._malformed()
 
     def _cut(self) -> None:
-        raise StreamFaultError(classify.interrupted(self.provider, Reason.PREMATURE_EOF))
+        raise StreamFaultError(classify.interrupted(self.provider, self._broken or Reason.PREMATURE_EOF))
 
     def _malformed(self) -> None:
         raise StreamFaultError(classify.malformed(self.provider))

@@ -329,7 +329,7 @@ def limits() -> list[Story]:
             )
         rows += [
             _story(wire, "output ceiling twice", [_400(ceiling), _400(ceiling)], 2, 0, "failed", gaps=(0,),
-                   prepare=_asks_for(9000), checks=[fault_class("limit")]),
+                   prepare=_asks_for(9000)),
             _story(wire, "prompt too long, compacted once", [_400(full), text], 2, 0, gaps=(0,), prepare=_compacts,
                    checks=[holds(2, "a summary")]),
             _story(wire, "no numbers, compacted once, refused again", [_400("Prompt exceeds max length")], 2, 0, "failed",
