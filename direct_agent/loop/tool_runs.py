@@ -151,7 +151,8 @@ class ToolRuns:
     ) -> ToolResult | None:
         """None when it may run."""
         named = tool.subjects(arguments)
-        subjects = named if call.name == "shell" else await asyncio.to_thread(self._led_to, named)
+        is_path = bool(named) and call.name != "shell"
+        subjects = await asyncio.to_thread(self._led_to, named) if is_path else named
         ruling = self._permissions.rule(call.name, subjects, is_read_only=tool.spec.is_read_only)
         if ruling is Ruling.RUN:
             return None

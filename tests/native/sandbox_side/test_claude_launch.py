@@ -149,4 +149,4 @@ def test_the_agents_list_names_each_cli_once() -> None:
     assert isinstance(AGENTS["claude-code"], ClaudeCode)
     with pytest.raises(UnknownAgentError) as refused:
         agent_named("nobody")
-    assert refused.value.metadata["known"] == "claude-code"
+    assert refused.value.metadata["known"] == ", ".join(sorted(AGENTS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,3 +79,12 @@ class House:
             lambda: "be good",
             agreements=agreements,
         )
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Waits for a state, for at most 10 s."""
+    for _ in range(2000):
+        if is_so():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not become so within 10 s")
