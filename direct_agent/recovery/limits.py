@@ -58,7 +58,10 @@ def recognised_limit(status: int, text: str, body: Any, requested_output: int | 
     if status not in STATUSES:
         return None
     low = text.lower()
-    return _context_limit(low, body, requested_output) or _output_ceiling(low, requested_output)
+    found = _context_limit(low, body, requested_output)
+    # A sentence about the window is none about the ceiling, also when its numbers contradict each other.
+    is_window = any(sentence.search(low) for sentence in (_WINDOW_SENTENCE, _PROMPT_SENTENCE, _SUM_SENTENCE))
+    return found if found is not None or is_window else _output_ceiling(low, requested_output)
 
 
 def _context_limit(low: str, body: Any, requested_output: int | None) -> Limit | None:

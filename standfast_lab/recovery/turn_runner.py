@@ -123,8 +123,12 @@ class Conversation:
     compactor: Compactor | None = None
 
     async def turn(self, user_text: str) -> RoundOutcome:
-        """Runs rounds until the model answers without calls, or a round does not commit."""
+        """One message of the user, and what follows from it."""
         self.transcript.append(UserMessage(user_text))
+        return await self.go_on()
+
+    async def go_on(self) -> RoundOutcome:
+        """Runs rounds until the model answers without calls, or a round does not commit."""
         memory = self.memory = self.memory or RepairMemory(self.endpoint)
         credential = Credential(lambda: LAB_KEY)
         async with HttpTransport(credential, self.timeouts) as transport:
