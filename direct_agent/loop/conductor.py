@@ -63,12 +63,12 @@ class SessionCalls:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message of the person, with what goes before and after it in the session."""
+    """One message of the person, with what goes before it and with it into the session."""
 
     message_id: str
     text: str
     before: tuple[Message, ...] = ()
-    after: tuple[Message, ...] = ()
+    facts: str | None = None
     past: Past = field(default_factory=Past)
 
 
@@ -115,7 +115,7 @@ class TurnConductor:
     async def run(self, delivery: Delivery) -> End:
         """The whole turn. Says `accepted` once the message is durable, and `turn_end` last."""
         self._past = delivery.past
-        effects = self._machine.step(Begin(delivery.message_id, delivery.text, delivery.before, delivery.after))
+        effects = self._machine.step(Begin(delivery.message_id, delivery.text, delivery.before, delivery.facts))
         if self._is_cancelled_early:
             self.cancel()
         is_accepted = False
@@ -149,7 +149,10 @@ class TurnConductor:
                 raise AssertionError(f"{type(effect).__name__} is performed at once or ends the turn")
 
     async def _record(self, effect: Record) -> Event:
-        entries = [("message", message_data(each.message, steers=each.steers), each.id) for each in effect.entries]
+        entries = [
+            ("message", message_data(each.message, steers=each.steers, facts=each.facts), each.id)
+            for each in effect.entries
+        ]
         try:
             ids = await self._session.append(*entries)
         except SessionWriteError as error:

@@ -38,10 +38,10 @@ _TOOLS_SHOWN_MAX = 24
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """`placeholders` come before the new message, `facts` after it; `pending` are what must not be repeated blindly."""
+    """`placeholders` come before the new message, `facts` with it; `pending` are what must not be repeated blindly."""
 
     placeholders: tuple[ToolResult, ...] = ()
-    facts: tuple[UserMessage, ...] = ()
+    facts: str | None = None
     pending: tuple[ToolCall, ...] = ()
     past: Past = field(default_factory=Past)
 
@@ -73,7 +73,7 @@ def resume(unsettled: Transcript, kinds: CallKinds, has_started: Callable[[ToolC
     if satisfied:
         text = f"{text}\n{SATISFIED_LINE}{', '.join(satisfied[:_TOOLS_SHOWN_MAX])}."
     has_unknown = any(not proof.is_satisfied for proof in proofs.values())
-    return Resumption(placeholders, (UserMessage(text, is_host=True),), unknown, Past(has_unknown, findings))
+    return Resumption(placeholders, text, unknown, Past(has_unknown, findings))
 
 
 def pending_of(resumption: Resumption) -> PendingCalls:

@@ -62,12 +62,12 @@ class End:
 # --- events --------------------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The message, with what is to be stored before it (results for calls that an interruption left open) and after it (facts)."""
+    """The message, with what is to be stored before it (results for calls that an interruption left open), and with it (facts)."""
 
     message_id: str
     text: str
     before: tuple[Message, ...] = ()
-    after: tuple[Message, ...] = ()
+    facts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,12 @@ Event = Begin | Recorded | RecordFailed | Answered | RoundFailed | ToolsDone | C
 # --- effects -------------------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message to store. `id` None: it gets one. `steers` is the turn it came into."""
+    """One message to store. `id` None: it gets one. `steers` is the turn it came into. `facts` are told right before it."""
 
     message: Message
     id: str | None = None
     steers: str | None = None
+    facts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +233,7 @@ class TurnMachine:
     def _begin(self, event: Begin) -> list[Effect]:
         self.state, self._message_id = TurnState.RECORDING, event.message_id
         entries = [Entry(message) for message in event.before]
-        entries.append(Entry(UserMessage(event.text), event.message_id))
-        entries += [Entry(message) for message in event.after]
+        entries.append(Entry(UserMessage(event.text), event.message_id, facts=event.facts))
         return [Record(tuple(entries))]
 
     def _cancel(self) -> list[Effect]:

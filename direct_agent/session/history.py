@@ -140,6 +140,8 @@ class History:
                 self.steered[record.id] = steers
             else:
                 self.turns[record.id] = Turn(record.id)
+        if (facts := record.text("facts")) is not None:
+            self._messages.append((record.id, UserMessage(facts, is_host=True)))
         self._messages.append((record.id, message))
 
     def _answer_with(self, call_id: str) -> int | None:

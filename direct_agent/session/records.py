@@ -4,7 +4,8 @@
 
     session     first of all: session_id, cwd, agent_version, forked_from
     message     one message of the transcript (`transcript_json`); the id of a person's message is the message id it came with.
-                A steering message has "steers": the id of the turn it came into
+                A steering message has "steers": the id of the turn it came into. "facts": what the host tells the model right
+                before it, of calls that an interruption left open
     started     a call that may change something is about to run: call_id
     intent      a write intent of a call, before the write: call_id, intent (raw JSON text, of any version)
     repair      a repair record of the attempt loop, as it gave it
@@ -131,11 +132,13 @@ def _is_whole(record: Record) -> bool:
             return True
 
 
-def message_data(message: Message, *, steers: str | None = None) -> dict[str, Any]:
+def message_data(message: Message, *, steers: str | None = None, facts: str | None = None) -> dict[str, Any]:
     """The data of a `message` record."""
     data: dict[str, Any] = {"message": to_json(message)}
     if steers is not None:
         data["steers"] = steers
+    if facts is not None:
+        data["facts"] = facts
     return data
 
 

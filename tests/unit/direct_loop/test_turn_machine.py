@@ -103,10 +103,10 @@ def test_a_turn_with_a_tool() -> None:
     assert machine.rounds == 2
 
 
-def test_the_message_comes_after_the_placeholders_and_before_the_facts() -> None:
-    placeholder, fact = ToolResult("c0", "shell", "?", RunState.UNKNOWN), UserMessage("facts", is_host=True)
-    (record,) = TurnMachine().step(Begin("m1", "go", (placeholder,), (fact,)))
-    assert record == Record((Entry(placeholder), Entry(UserMessage("go"), "m1"), Entry(fact)))
+def test_the_message_comes_after_the_placeholders_and_has_the_facts_with_it() -> None:
+    placeholder = ToolResult("c0", "shell", "?", RunState.UNKNOWN)
+    (record,) = TurnMachine().step(Begin("m1", "go", (placeholder,), "facts"))
+    assert record == Record((Entry(placeholder), Entry(UserMessage("go"), "m1", facts="facts")))
 
 
 @pytest.mark.parametrize("finish", [Finish.LENGTH, Finish.INCOMPLETE, Finish.CONTENT_FILTER])
