@@ -62,10 +62,14 @@ class Heard:
 
 @dataclass(slots=True)
 class ScriptedServer:
-    """`steps` in order; the last is repeated. An async context manager; `base_url` once it is entered."""
+    """`steps` in order; the last is repeated. `reply`, when given, answers instead, by what it heard.
+
+    An async context manager; `base_url` once it is entered.
+    """
 
     steps: Sequence[Step]
     now: Callable[[], float] = lambda: 0.0
+    reply: Callable[[Heard], Step] | None = None
     heard: list[Heard] = field(default_factory=list)
     base_url: str = ""
     _server: asyncio.Server | None = None
@@ -108,8 +112,9 @@ class ScriptedServer:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
-        step = self.steps[min(len(self.heard), len(self.steps) - 1)]
-        self.heard.append(Heard(head[0].split(" ")[1], headers, body, self.now()))
+        heard = Heard(head[0].split(" ")[1], headers, body, self.now())
+        step = self.reply(heard) if self.reply is not None else self.steps[min(len(self.heard), len(self.steps) - 1)]
+        self.heard.append(heard)
         if step.broken is Break.BEFORE_HEADERS:
             return False
         sent = step.body if step.cut_at is None else step.body[: step.cut_at]
