@@ -13,11 +13,29 @@ PINS_FILE = Path(__file__).parent.parent / "pins.json"
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimePin:
+    """The interpreter that a CLI needs: one file of an npm package at an exact version."""
+
+    package: str
+    version: str
+    integrity: str
+    member: str
+
+    @property
+    def spec(self) -> str:
+        return f"{self.package}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
 class AgentPin:
     """One agent's CLI: an npm package at an exact version, and the one file of it that we run.
 
     `integrity` is the package's in npm's form, `sha512-<base64>`, over the tarball. `member` is the file in the tarball,
     `member_sha256` the hex digest of its bytes, `executable` its name once installed.
+
+    A CLI that is a program for a `runtime` is a folder: `executable` is the runtime's file in it, `program` the file that it is given,
+    `members` the files and folders of the package that are kept (below `app/`, without their first component), and `member_sha256`
+    the digest of the whole folder as the supervisor measures it; `member` is empty.
     """
 
     agent: str
@@ -27,6 +45,9 @@ class AgentPin:
     member: str
     member_sha256: str
     executable: str
+    program: str = ""
+    members: tuple[str, ...] = ()
+    runtime: RuntimePin | None = None
 
     @property
     def spec(self) -> str:
@@ -38,7 +59,11 @@ def load_pins(path: Path = PINS_FILE) -> dict[str, AgentPin]:
     pins = {}
     for agent, fields in json.loads(path.read_text()).items():
         try:
-            pins[agent] = AgentPin(agent=agent, **fields)
+            runtime = fields.pop("runtime", None)
+            members = tuple(fields.pop("members", ()))
+            pins[agent] = AgentPin(
+                agent=agent, runtime=RuntimePin(**runtime) if runtime else None, members=members, **fields
+            )
         except TypeError as error:
             raise BuildError(f"{path}: the entry {agent!r} must have exactly the keys of AgentPin: {error}") from error
     return pins

@@ -11,9 +11,9 @@ import docker
 
 from deploy.release.base_image import chosen_base, image_id_if_present
 from deploy.release.base_system import PACKAGES
-from deploy.release.context import ContextFile, digest_of, image_files, supervisor_files, write_context
+from deploy.release.context import ContextFile, digest_of, image_files, source_file, supervisor_files, write_context
 from deploy.release.errors import BuildError
-from deploy.release.npm_package import unpacked_member
+from deploy.release.npm_package import unpacked_folder, unpacked_member
 from deploy.release.pins import AgentPin
 from sandbox_manager.guest import PROTOCOL_VERSION
 
@@ -41,18 +41,32 @@ def built_image(
     }
     files = [*image_files(), *supervisor_files()]
     for pin in pins:
+        if pin.runtime is not None:
+            files += _folder_files(pin, unpacked_folder(pin, cache))
+            continue
         # The digest needs no bytes: the pin says what they are, and unpacking checks it.
         files.append(ContextFile(f"agents/{pin.agent}/{pin.executable}", Path(), 0o711, pin.member_sha256))
     recipe = digest_of(files, base_id, *PACKAGES, *(f"{key}={value}" for key, value in labels.items()))
     own_name = f"{_repository_of(tag)}:{recipe[:12]}"
     is_new = image_id_if_present(client, own_name) is None
     if is_new:
-        unpacked = {f"agents/{pin.agent}/{pin.executable}": unpacked_member(pin, cache) for pin in pins}
+        unpacked = {
+            f"agents/{pin.agent}/{pin.executable}": unpacked_member(pin, cache) for pin in pins if pin.runtime is None
+        }
         files = [replace(file, path=unpacked.get(file.name, file.path)) for file in files]
         _build(client, files, {**labels, RECIPE_LABEL: recipe}, own_name, base_id)
     image = client.images.get(own_name)
     image.tag(tag)
     return str(image.id), is_new
+
+
+def _folder_files(pin: AgentPin, folder: Path) -> list[ContextFile]:
+    """The files of a CLI that is a folder. Its executable alone may not be read: the runtime reads the others as the slot's user."""
+    return [
+        source_file(f"agents/{pin.agent}/{name}", path, 0o711 if name == pin.executable else 0o644)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and (name := path.relative_to(folder).as_posix())
+    ]
 
 
 def _repository_of(tag: str) -> str:

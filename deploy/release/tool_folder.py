@@ -2,6 +2,7 @@
 
 tools/claude-code/2.1.220/claude    unpacked from the verified package
 tools/claude-code/claude            the same file, where an agent's launch spec looks for it
+tools/pi                            a link to unpacked/pi/1.6.0: a CLI that is a folder
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.release.manifest import Measurement
-from deploy.release.npm_package import unpacked_member
+from deploy.release.npm_package import unpacked_folder, unpacked_member
 from deploy.release.pins import AgentPin
 
 
@@ -20,6 +21,9 @@ def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
     """The tool folder with the pinned CLIs in it."""
     tools = cache / "tools"
     for pin in pins:
+        if pin.runtime is not None:
+            _link(tools / pin.agent, unpacked_folder(pin, cache))
+            continue
         unpacked = unpacked_member(pin, cache)
         current = tools / pin.agent / pin.executable
         current.parent.mkdir(parents=True, exist_ok=True)
@@ -30,6 +34,16 @@ def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
             os.link(unpacked, link)
             os.replace(link, current)
     return tools
+
+
+def _link(place: Path, folder: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_symlink() and place.resolve() == folder.resolve():
+        return
+    new = place.with_name(place.name + ".new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(folder)
+    os.replace(new, place)
 
 
 def local_image_id(measured: Measurement) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from runner.drivers.claude_code import driver as claude_code
 from runner.drivers.direct import driver as direct
+from runner.drivers.pi import driver as pi
 from runner.drivers.port import Driver, Opening
 
 
@@ -51,6 +52,27 @@ AGENTS: tuple[AgentEntry, ...] = (
             ("fork", "later: it comes with forks"),
             ("compact", "later: it comes with native commands"),
             ("steer", "no: this CLI joins what is sent while a turn runs into one message"),
+        ),
+    ),
+    AgentEntry(
+        name=pi.AGENT,
+        version=pi.VERSION,
+        identity_known="BEFORE_PROMPT",
+        names_session="HOST",
+        naming_frames=frozenset({"get_state"}),
+        make_driver=pi.PiDriver,
+        settings_per_process=("model", "permission_mode"),
+        settings_per_turn=(),
+        options=("protocol", "max_retries", "context_window", "max_output_tokens"),
+        capabilities=(
+            ("cancel", "yes"),
+            ("resume", "yes"),
+            ("sub_agents", "no: this CLI has none"),
+            ("questions", "no: this CLI never asks"),
+            ("permissions", "no: this CLI never asks, so every mode but auto is refused"),
+            ("fork", "later: it comes with forks"),
+            ("compact", "later: it comes with native commands"),
+            ("steer", "later: it comes with steering"),
         ),
     ),
     AgentEntry(

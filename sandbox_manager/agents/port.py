@@ -107,6 +107,9 @@ class SandboxAgent(Protocol):
     def launch(self, settings: LaunchSettings) -> LaunchSpec:
         """The command line, environment and files of one process. The prompt is never in argv; no secret is in argv."""
 
+    def keeps_pinned(self, spec: LaunchSpec) -> bool:
+        """Whether a process started like this leaves its own program alone: its updater is off."""
+
     def locator(self, native_session_id: str, workspace: str) -> NativeLocator:
         """The locator of a session that begins in that workspace; what the CLI is to name itself is empty in it."""
 

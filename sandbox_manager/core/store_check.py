@@ -135,6 +135,7 @@ def _renamed(value: Named | None, names: Mapping[str | None, str | None]) -> Nam
                 if texts is None
                 else tuple(replace(one, uuid=names.get(one.uuid) or one.uuid) for one in texts),
                 printed=on_disk(value.printed),
+                bases=None if value.bases is None else on_disk(value.bases),
             )
         case None:
             return None

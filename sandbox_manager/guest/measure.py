@@ -70,13 +70,33 @@ async def measure(
     }
 
 
+def folder_digest(folder: Path) -> str:
+    """One digest over a CLI that is a folder: names, whether they may be run, and content. Hex, without a prefix."""
+    whole = hashlib.sha256()
+    for file in sorted(item for item in folder.rglob("*") if item.is_file()):
+        is_executable = "x" if file.stat().st_mode & 0o111 else "-"
+        whole.update(f"{file.relative_to(folder).as_posix()}\0{is_executable}\0{sha256_of(file)}\n".encode())
+    return whole.hexdigest()
+
+
+def _program_of(executable: Path) -> tuple[str, ...]:
+    """What a runtime is given to run, where the executable is one: the file `program` beside it names it."""
+    named = executable.parent / "program"
+    return (str(executable.parent / named.read_text().strip()),) if named.is_file() else ()
+
+
 async def _measure_agents(layout: Layout, reaper: Reaper, printed_before: Mapping[str, str]) -> dict[str, object]:
-    """One entry for each folder below `agents` that has an executable directly in it."""
+    """One entry for each folder below `agents` that has an executable directly in it.
+
+    With a `program` beside it the executable is only a runtime: what is measured then is the whole folder.
+    """
     agents: dict[str, object] = {}
     for name, executable in await asyncio.to_thread(_executables, layout.agents):
         facts = await asyncio.to_thread(os.stat, executable)
-        digest = "sha256:" + await asyncio.to_thread(sha256_of, executable)
-        printed = printed_before.get(digest) or await _printed_version(layout, reaper, executable)
+        program = await asyncio.to_thread(_program_of, executable)
+        measured = executable.parent if program else executable
+        digest = "sha256:" + await asyncio.to_thread(folder_digest if program else sha256_of, measured)
+        printed = printed_before.get(digest) or await _printed_version(layout, reaper, executable, program)
         match = _VERSION.search(printed or "")
         agents[name] = {
             "version": match.group() if match else None,
@@ -101,12 +121,12 @@ def _executables(agents: Path) -> list[tuple[str, Path]]:
     return list(dict(reversed(found)).items())[::-1]
 
 
-async def _printed_version(layout: Layout, reaper: Reaper, executable: Path) -> str | None:
+async def _printed_version(layout: Layout, reaper: Reaper, executable: Path, program: tuple[str, ...]) -> str | None:
     """What `--version` prints when nobody runs it, who is no slot and has no home; None if it fails or takes too long."""
     uid = _NOBODY if layout.is_isolated else None
     place = SlotPlace(0, uid, uid, Path("/nonexistent"), Path("/tmp"), groups=())
     env = {"HOME": "/nonexistent", "TMPDIR": "/tmp", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
-    program = Program((str(executable), "--version"), env, "/")
+    started = Program((str(executable), *program, "--version"), env, "/")
     loop = asyncio.get_running_loop()
     exit_of: asyncio.Future[ExitStatus] = loop.create_future()
     read_end, write_end = os.pipe()
@@ -115,7 +135,7 @@ async def _printed_version(layout: Layout, reaper: Reaper, executable: Path) -> 
     try:
         forked = fork_program(
             place,
-            program,
+            started,
             (null, write_end, null),
             reaper,
             lambda status: None if exit_of.done() else exit_of.set_result(status),

@@ -20,8 +20,8 @@ from sandbox_manager.host.conductor.evidence import measure_host, versions_by_di
 from sandbox_manager.host.conductor.registration import Registration
 from sandbox_manager.host.conductor.sandboxes import Sandboxes, StopLimits
 from sandbox_manager.host.errors import IsolationRequiredError
+from sandbox_manager.host.providers import upstreams_of
 from sandbox_manager.host.relay.relay import Relay
-from sandbox_manager.host.relay.upstream import KeyStyle, ProviderKey, Upstream
 from sandbox_manager.host.service import SERVICE, HostAgentService
 from sandbox_manager.host.settings import HostSettings
 from sandbox_manager.host.status import CODES
@@ -40,7 +40,6 @@ from standfast_chassis.tracing import configure_tracing
 
 _log = structlog.get_logger("standfast.host")
 
-PROVIDER_KEY_VARIABLE = "STANDFAST_PROVIDER_KEY"
 Settings = HostSettings
 
 
@@ -81,7 +80,7 @@ async def serve(settings: HostSettings, policy: HostPolicy, *, mask: SecretMask)
         stack.push_async_callback(engine.close)
         tasks = await stack.enter_async_context(TaskPool("host", close_timeout_s=15.0))
         relay = await stack.enter_async_context(
-            Relay(_upstream(settings, mask), tracer=tracing.tracer, on_incident=_log_incident)
+            Relay(upstreams_of(settings, mask), tracer=tracing.tracer, on_incident=_log_incident)
         )
         image_id = ""
         printed: dict[str, str] = {}
@@ -165,17 +164,6 @@ async def serve(settings: HostSettings, policy: HostPolicy, *, mask: SecretMask)
 def _tools(settings: HostSettings) -> Path:
     """The tool folder of `local`; without one there is nothing to run, and the measuring says so."""
     return (settings.tools if settings.tools is not None else settings.state / "no-tools").absolute()
-
-
-def _upstream(settings: HostSettings, mask: SecretMask) -> Upstream:
-    provider_key: ProviderKey | None = None
-    if settings.provider_key_file is not None:
-        provider_key = ProviderKey.from_file(settings.provider_key_file)
-    elif PROVIDER_KEY_VARIABLE in os.environ:
-        provider_key = ProviderKey.from_environment(PROVIDER_KEY_VARIABLE)
-    if provider_key is not None:
-        mask.register(provider_key.reveal().decode("ascii"), "provider key")
-    return Upstream(settings.provider_url, provider_key, KeyStyle(settings.provider_key_style))
 
 
 def _require_isolation(settings: HostSettings, engine: Engine, permission_mode: str) -> None:

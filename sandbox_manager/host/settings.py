@@ -27,9 +27,17 @@ class HostSettings(StandfastSettings):
     docker_host: str | None = Field(default=None, description="The engine's socket, as DOCKER_HOST would name it.")
     image: str = Field(default="standfast/sandbox:dev", description="docker: the sandbox image, by tag or id.")
     tools: Path | None = Field(default=None, description="local: the tool folder with the agents' programs.")
-    provider_url: str = Field(description="Base URL of the Messages provider.")
+    provider_url: str = Field(
+        description="Base URL of the provider, without /v1. It serves all protocols that have no URL of their own."
+    )
     provider_key_file: Path | None = Field(default=None, description="File that holds the provider's key.")
-    provider_key_style: Literal["x-api-key", "bearer"] = Field(default="x-api-key", description="Header of the key.")
+    provider_key_style: Literal["x-api-key", "bearer"] = Field(
+        default="x-api-key", description="Header of the key for Messages. OpenAI's protocols take a bearer token."
+    )
+    provider_chat_url: str | None = Field(default=None, description="Base URL for Chat Completions, if another one.")
+    provider_chat_key_file: Path | None = Field(default=None, description="File with the key of that URL.")
+    provider_responses_url: str | None = Field(default=None, description="Base URL for Responses, if another one.")
+    provider_responses_key_file: Path | None = Field(default=None, description="File with the key of that URL.")
     allow_unisolated: bool = Field(
         default=False,
         description="local: run CLIs without permission checks although the provider is not on loopback.",
@@ -57,10 +65,15 @@ class HostSettings(StandfastSettings):
     @property
     def provider_is_loopback(self) -> bool:
         """Whether the provider runs on this machine: a lab, not a real one."""
-        host = urlsplit(self.provider_url).hostname or ""
-        if host == "localhost":
-            return True
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return False
+        urls = (self.provider_url, self.provider_chat_url, self.provider_responses_url)
+        return all(_is_loopback(url) for url in urls if url is not None)
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -18,7 +18,7 @@ from typing import Any
 import h11
 import httpx2
 
-from sandbox_manager.host.relay import ProviderKey, Relay, Upstream
+from sandbox_manager.host.relay import ProviderKey, Relay, Upstream, Upstreams
 from standfast_lab.bench.figures import Figure, median, summed_up
 from standfast_lab.provider import LabProvider
 
@@ -91,7 +91,7 @@ async def relay_figures(rounds: int, progress: Callable[[int], None]) -> list[Fi
         bare_socket.bind(("127.0.0.1", 0))
         bare = await asyncio.start_server(partial(bare_proxy, lab.base_url, transport), sock=bare_socket)
         stack.callback(bare.close)
-        relay = await stack.enter_async_context(Relay(Upstream(lab.base_url, ProviderKey(_KEY))))
+        relay = await stack.enter_async_context(Relay(Upstreams.same(Upstream(lab.base_url, ProviderKey(_KEY)))))
         relay_socket = socket.create_server(("127.0.0.1", 0))
         relay_port = relay_socket.getsockname()[1]
         await relay.open_sandbox("bench", relay_socket, container_pid=None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from standfast_lab.claude_texts import is_added, is_summary
+from standfast_lab.added_texts import AddedTexts
 from standfast_lab.oracle.conversation import ASSISTANT, Outcome, Place, Turn, Wanted
 from standfast_lab.oracle.observed import Seen
 from standfast_lab.oracle.verdict import Difference, Fault, State, Verdict
@@ -19,14 +19,14 @@ Pair = tuple[int, int]
 """(index in wanted, index in seen)"""
 
 
-def compare(turns: Sequence[Turn], wanted: Sequence[Wanted], seen: Sequence[Seen]) -> Verdict:
-    """Returns the verdict on one history. `turns` are the turns that `wanted` was made from."""
+def compare(turns: Sequence[Turn], wanted: Sequence[Wanted], seen: Sequence[Seen], added: AddedTexts) -> Verdict:
+    """Returns the verdict on one history. `turns` are the turns that `wanted` was made from; `added` is what the CLI adds."""
     kept = longest_common(wanted, seen)
-    is_compacted = any(one.role == "user" and is_summary(one.text) for one in seen)
+    is_compacted = any(one.role == "user" and added.is_summary(one.text) for one in seen)
     if is_compacted and kept:
         # What was compacted away stands before the first text that is still there word for word.
         wanted, kept = wanted[kept[0][0] :], [(e - kept[0][0], o) for e, o in kept]
-    comparison = _Comparison(turns, wanted, seen, kept)
+    comparison = _Comparison(turns, wanted, seen, kept, added)
     differences, additions = comparison.run()
     if not differences:
         return Verdict(State.COMPACTED if is_compacted else State.COMPLETE, additions=additions)
@@ -69,8 +69,14 @@ class _Comparison:
     """
 
     def __init__(
-        self, turns: Sequence[Turn], wanted: Sequence[Wanted], seen: Sequence[Seen], kept: Sequence[Pair]
+        self,
+        turns: Sequence[Turn],
+        wanted: Sequence[Wanted],
+        seen: Sequence[Seen],
+        kept: Sequence[Pair],
+        added: AddedTexts,
     ) -> None:
+        self._added = added
         self._turns, self._wanted, self._seen, self._kept = turns, wanted, seen, kept
         kept_w, kept_s = {e for e, _ in kept}, {o for _, o in kept}
         self._lost = [e for e, one in enumerate(wanted) if e not in kept_w and one.is_required]
@@ -158,7 +164,7 @@ class _Comparison:
 
     def _is_own(self, o: int) -> bool:
         one = self._seen[o]
-        if is_added(one.role, one.text) or (one.role == "user" and is_summary(one.text)):
+        if self._added.is_added(one.role, one.text) or (one.role == "user" and self._added.is_summary(one.text)):
             return True
         return one.role == ASSISTANT and self._turn_before(o) in self._unended()
 

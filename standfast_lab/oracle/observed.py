@@ -22,12 +22,12 @@ class Seen:
         return self.variants[0]
 
 
-def seen_texts(messages: list[Mapping[str, Any]], wanted: Collection[str]) -> list[Seen]:
+def seen_texts(messages: list[Mapping[str, Any]], wanted: Collection[str], joins_user_texts: bool) -> list[Seen]:
     """Returns the texts in order.
 
-    A block that looks like a system reminder is one of the CLI's own, unless it is exactly a text that somebody said.
-    When Claude joins two user messages it appends a line feed to the earlier block, so a block with a text after it
-    in the same message may stand for its text without that line feed.
+    A block that looks like a reminder is one of the CLI's own, unless it is exactly a text that somebody said.
+    A CLI that joins two user messages (Claude) appends a line feed to the earlier block, so a block with a text after
+    it in the same message may stand for its text without that line feed.
     """
     digests = {_digest(text): text for text in wanted}
     found = []
@@ -40,7 +40,7 @@ def seen_texts(messages: list[Mapping[str, Any]], wanted: Collection[str]) -> li
                 text = digests[message["reminders"][index]["sha256"]]
             else:
                 continue
-            is_joined = message["role"] == "user" and place < last and text.endswith("\n")
+            is_joined = joins_user_texts and message["role"] == "user" and place < last and text.endswith("\n")
             variants = (text, text[:-1]) if is_joined else (text,)
             found.append(Seen(message["role"], variants, (number, place)))
     return found

@@ -29,7 +29,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault in an otherwise whole answer.
+    """One fault in an otherwise whole answer. `error_type` is one of the lab's words, see `directives`.
 
     `pause_s` passes just before it. Without a pause what was sent before a cut may reach the client together with the
     cut, and what the client makes of it is a race.
@@ -76,8 +76,8 @@ class Stop(StrEnum):
 class Answer:
     """One answer. With a `status` other than 200 only the error fields matter.
 
-    `deltas` None leaves the split to the protocol module; otherwise the text goes out in that many deltas,
-    `delta_delay_s` before each.
+    `deltas` None leaves the split to the protocol; otherwise the text goes out in that many deltas, `delta_delay_s`
+    before each. `usage` is (input, output) tokens as the answer claims them; None counts the texts.
     """
 
     label: str
@@ -91,3 +91,4 @@ class Answer:
     deltas: int | None = None
     delta_delay_s: float = 0.0
     fault: Fault | None = None
+    usage: tuple[int, int] | None = None

@@ -1,6 +1,7 @@
 """Words that steer the lab: `[[lab:WORD]]` inside the last user text, or the `do` list of a script step.
 
-    status=403 [type=T] [message="M"]     an error body of the protocol
+    status=403 [type=T] [message="M"]     an error body of the protocol. T is a word of Messages (rate_limit_error, overloaded_error,
+                                          ...), which the other protocols spell in their way; any other T goes out as it is
     retry-after=1                         that header, in seconds; alone it means status 429
     cut=WHERE  reset=WHERE  end=WHERE  hang[=WHERE]
                                           a fault at before-head, after-head, mid-text, mid-event, mid-chunk or before-stop
@@ -11,6 +12,7 @@
     say TEXT                              this reply and no other, verbatim from behind the one space
     long=8MiB                             a reply of that many bytes
     think=TEXT                            a thinking block before the reply
+    usage=120000x50                       the answer claims these input and output tokens
     empty   refusal   max_tokens          a reply with no content; a refusal; a reply cut short. The first and the last
                                           work once unless told otherwise, since the CLI goes on by itself
     tool=NAME {JSON}                      a tool call; several are called one after the other, then the reply follows
@@ -165,6 +167,11 @@ def _think(answer: Answer, d: Directive) -> Answer:
     return replace(answer, parts=(Thinking(d.value or "the lab thinks"), *answer.parts))
 
 
+def _usage(answer: Answer, d: Directive) -> Answer:
+    given, _, made = d.value.partition("x")
+    return replace(answer, usage=(_number(given, f"usage={d.value}"), _number(made, f"usage={d.value}")))
+
+
 def _empty(answer: Answer, d: Directive) -> Answer:
     return replace(answer, parts=())
 
@@ -189,6 +196,7 @@ _WORDS: dict[str, Callable[[Answer, Directive], Answer]] = {
     "latency": _latency,
     "long": _long,
     "think": _think,
+    "usage": _usage,
     "empty": _empty,
     "refusal": _refusal,
     "max_tokens": _max_tokens,

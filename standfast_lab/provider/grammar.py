@@ -18,7 +18,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from standfast_lab.claude_texts import is_added
+from standfast_lab.added_texts import is_added_by_any
 from standfast_lab.provider.directives import without_directives
 from standfast_lab.provider.heard import Message
 
@@ -38,7 +38,7 @@ Said = tuple[str, str]
 
 def spoken(messages: Sequence[Message]) -> list[Said]:
     """Returns what user and assistant said, in order, without the CLI's own additions."""
-    return [(m.role, text) for m in messages for text in m.texts if not is_added(m.role, text)]
+    return [(m.role, text) for m in messages for text in m.texts if not is_added_by_any(m.role, text)]
 
 
 def last_user_text(messages: Sequence[Message]) -> str | None:

@@ -41,7 +41,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Message:
-    """One message of the history as it was sent."""
+    """One message of the history as it was sent. `role` is user or assistant; a tool's result is the user's, in every protocol."""
 
     role: str
     blocks: tuple[Block, ...]
@@ -54,7 +54,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Heard:
-    """One request, decoded. `tools` are the names on offer; `session_id` is None when the client named none."""
+    """One request, decoded. `tools` are the names on offer; `session_id` is None when the client named none.
+
+    Chat Completions: `wants_usage` asks for the usage at the end of a stream. Responses: `namespaces` are (tool, its namespace).
+    """
 
     kind: Kind
     model: str
@@ -62,6 +65,8 @@ class Heard:
     session_id: str | None
     messages: tuple[Message, ...]
     tools: tuple[str, ...]
+    wants_usage: bool = False
+    namespaces: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_root(self) -> bool:

@@ -7,7 +7,7 @@ end; sort by `n`):
     time           seconds since the epoch, at arrival
     state          ENDED, or while the answer is under way OPEN or HOLDING (a `hang` is reached); in the file always ENDED
     method, path   as sent, query included
-    session_id     header X-Claude-Code-Session-Id, else metadata.user_id; null if neither
+    session_id     as the client named it, see the protocol's `*_request`; null if it did not
     kind           root | subagent | side | count_tokens | hello | invalid | unknown
     is_root        kind == root
     stream, model  as asked

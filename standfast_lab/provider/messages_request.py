@@ -14,15 +14,12 @@ from dataclasses import replace
 
 from standfast_lab.claude_texts import is_reminder
 from standfast_lab.provider.heard import Block, BlockKind, Heard, Kind, Message
+from standfast_lab.provider.speech import BadRequestError
 
 SESSION_HEADER = "x-claude-code-session-id"
 AGENT_HEADER = "x-claude-code-agent-id"
 
 Json = Mapping[str, object]
-
-
-class BadRequestError(ValueError):
-    """The request breaks the protocol; the message is for the error body."""
 
 
 def decode_request(path: str, headers: Mapping[str, str], body: bytes) -> Heard:

@@ -21,7 +21,8 @@ from standfast_lab.provider.directives import (
 from standfast_lab.provider.grammar import default_reply, last_user_text
 from standfast_lab.provider.heard import BlockKind, Heard, Kind, Message
 
-_SUBAGENT_TOOLS = ("Agent", "Task")
+# Claude Code's two names, OpenCode's and Kilo's, Codex's.
+_SUBAGENT_TOOLS = ("Agent", "Task", "task", "spawn_agent")
 _STEP_KEYS = {"root", "text", "session", "kind", "times", "do"}
 
 
@@ -150,11 +151,14 @@ def _tool_due(words: Sequence[Directive], heard: Heard) -> ToolCall | None:
     if word.name == "tool":
         return ToolCall(word.value, word.options["input"])
     name = next((name for name in _SUBAGENT_TOOLS if name in heard.tools), _SUBAGENT_TOOLS[0])
-    return ToolCall(name, _subagent_input(word.value))
+    return ToolCall(name, _subagent_input(name, word.value))
 
 
-def _subagent_input(prompt: str) -> str:
-    return json.dumps({"description": "lab sub-agent", "prompt": prompt, "subagent_type": "general-purpose"})
+def _subagent_input(tool: str, prompt: str) -> str:
+    if tool == "spawn_agent":
+        return json.dumps({"message": prompt})
+    kind = "general" if tool == "task" else "general-purpose"
+    return json.dumps({"description": "lab sub-agent", "prompt": prompt, "subagent_type": kind})
 
 
 def _calls_since_asked(messages: Sequence[Message]) -> int:

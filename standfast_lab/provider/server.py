@@ -1,6 +1,8 @@
 """The lab provider: protocol, script, log and HTTP put together.
 
-POST /v1/messages[?beta=true]      an answer, streaming or whole
+POST /v1/messages[?beta=true]      an answer, streaming or whole; so for the two below
+POST /v1/chat/completions
+POST /v1/responses
 POST /v1/messages/count_tokens
 HEAD /api/hello
 GET  /lab/log                      {"rows": [...]}; ?session=S, ?after=N, ?wait_s=T waits for a row after N
@@ -23,17 +25,28 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
+from standfast_lab.provider import chat_request, messages_request, openai_errors, responses_request
+from standfast_lab.provider.chat_answer import ChatWords
 from standfast_lab.provider.directives import DirectiveError
 from standfast_lab.provider.heard import Kind
 from standfast_lab.provider.http import HttpServer, Incoming, Sent, Watch
 from standfast_lab.provider.http_steps import Body, End, Head
 from standfast_lab.provider.http_steps import Step as HttpStep
 from standfast_lab.provider.log import RequestLog, Row
-from standfast_lab.provider.messages_answer import encode_answer, encode_error, encode_token_count
-from standfast_lab.provider.messages_request import BadRequestError, decode_request
+from standfast_lab.provider.messages_answer import MessagesWords, encode_token_count
+from standfast_lab.provider.messages_answer import write_error as write_messages_error
+from standfast_lab.provider.responses_answer import ResponsesWords
 from standfast_lab.provider.script import Script, Step
+from standfast_lab.provider.speech import BadRequestError, Speech, answer_steps
 
 _WAIT_S_MAX = 60.0
+_MESSAGES = Speech(messages_request.decode_request, MessagesWords, write_messages_error)
+_SPEECHES = {
+    "/v1/messages": _MESSAGES,
+    "/v1/messages/count_tokens": _MESSAGES,
+    "/v1/chat/completions": Speech(chat_request.decode_request, ChatWords, openai_errors.write_error),
+    "/v1/responses": Speech(responses_request.decode_request, ResponsesWords, openai_errors.write_error),
+}
 Answered = tuple[Sequence[HttpStep], Watch]
 
 
@@ -79,7 +92,7 @@ class LabProvider:
 
     @property
     def base_url(self) -> str:
-        """For ANTHROPIC_BASE_URL; no trailing slash."""
+        """For ANTHROPIC_BASE_URL; no trailing slash. Clients of OpenAI's protocols want it with `/v1`."""
         return f"http://{self._host}:{self._http.port}"
 
     @property
@@ -105,30 +118,31 @@ class LabProvider:
         if path.startswith("/lab/"):
             return await self._control(incoming, path), _ignore
         key = _api_key(incoming)
-        if incoming.method == "POST" and path in ("/v1/messages", "/v1/messages/count_tokens"):
-            return self._messages(incoming, key)
+        if incoming.method == "POST" and (speech := _SPEECHES.get(path)) is not None:
+            return self._speak(speech, incoming, key)
         if path == "/api/hello":
             return self._logged(incoming, "hello", [Head(200, (("content-length", "0"),)), End()], key)
-        error = encode_error(404, "not_found_error", f"no such path: {incoming.method} {path}", "none")
+        error = write_messages_error(404, "not_found_error", f"no such path: {incoming.method} {path}", "none")
         return self._logged(incoming, "unknown", error, key)
 
-    def _messages(self, incoming: Incoming, key: str | None) -> Answered:
+    def _speak(self, speech: Speech, incoming: Incoming, key: str | None) -> Answered:
         # A number and a digest: unique in one run, the same in the next.
         seed = f"{len(self.log) + 1:06d}{hashlib.sha256(incoming.body).hexdigest()[:8]}"
         if self._api_keys is not None and not any(hmac.compare_digest(key or "", known) for known in self._api_keys):
-            return self._logged(
-                incoming, "invalid", encode_error(401, "authentication_error", "invalid x-api-key", seed), key
-            )
+            refused = speech.write_error(401, "authentication_error", "the API key is not known", seed)
+            return self._logged(incoming, "invalid", refused, key)
         try:
-            heard = decode_request(incoming.target, incoming.headers, incoming.body)
+            heard = speech.read(incoming.target, incoming.headers, incoming.body)
             if heard.kind is Kind.COUNT_TOKENS:
                 row = self.log.open_row(incoming, heard, heard.kind.value, "count", now=self._clock(), key=key)
                 return encode_token_count(heard), self._watching(row)
             answer = self._script.decide(heard)
         except (BadRequestError, DirectiveError) as error:
-            return self._logged(incoming, "invalid", encode_error(400, "invalid_request_error", str(error), seed), key)
+            return self._logged(
+                incoming, "invalid", speech.write_error(400, "invalid_request_error", str(error), seed), key
+            )
         row = self.log.open_row(incoming, heard, heard.kind.value, answer.label, now=self._clock(), key=key)
-        return encode_answer(answer, heard, seed=seed), self._watching(row)
+        return answer_steps(speech, answer, heard, seed=seed), self._watching(row)
 
     def _logged(self, incoming: Incoming, kind: str, steps: Sequence[HttpStep], key: str | None) -> Answered:
         row = self.log.open_row(incoming, None, kind, kind, now=self._clock(), key=key)

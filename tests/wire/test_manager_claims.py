@@ -19,7 +19,7 @@ from tests.manager_runs import Prepared, RunnerCalls, refused, release, running_
 async def neighbours(tmp_path: Path) -> AsyncIterator[tuple[FakeHost, RunnerCalls, RunnerCalls]]:
     """A host and two runners of one manager, whose leases are short."""
     async with (
-        running_manager(tmp_path, activation_lease_s=1.0) as manager,
+        running_manager(tmp_path, activation_lease_s=3.0) as manager,
         FakeHost(manager.address, release_sha=release()) as host,
         RunnerCalls(manager.address, host, "runner-1") as one,
         RunnerCalls(manager.address, host, "runner-2") as two,
@@ -155,9 +155,9 @@ async def test_case_lease_lost_while_loop_blocked(neighbours: Neighbours) -> Non
 async def test_a_lease_that_is_renewed_does_not_run_out(neighbours: Neighbours) -> None:
     _, one, two = neighbours
     prepared = await one.admitted("c", "t1")
-    for _ in range(6):
-        await asyncio.sleep(0.3)  # the lease is 1 s: without renewals it would be over after four rounds
-        assert await one.renew(prepared) == 1000
+    for _ in range(5):
+        await asyncio.sleep(0.8)  # the lease is 3 s: without renewals it would be over after four rounds
+        assert await one.renew(prepared) == 3000
     with refused("TURN_ELSEWHERE"):
         await two.claim("c", "t1")
 
@@ -225,18 +225,18 @@ async def test_nothing_is_admitted_after_the_lease_whether_or_not_the_turn_was_f
 
 async def test_a_restarted_manager_gives_each_open_turn_one_full_lease(tmp_path: Path) -> None:
     async with (
-        running_manager(tmp_path, activation_lease_s=1.0) as manager,
+        running_manager(tmp_path, activation_lease_s=3.0) as manager,
         FakeHost(manager.address, release_sha=release()) as host,
     ):
         await host.register()
         async with RunnerCalls(manager.address, host) as runner:
             prepared = await runner.admitted("c", "t1")
-    await asyncio.sleep(1.2)  # longer than the lease: the clock of a process that is gone says nothing
+    await asyncio.sleep(3.2)  # longer than the lease: the clock of a process that is gone says nothing
     async with (
-        running_manager(tmp_path, activation_lease_s=1.0, listen=manager.address) as manager,
+        running_manager(tmp_path, activation_lease_s=3.0, listen=manager.address) as manager,
         RunnerCalls(manager.address) as runner,
     ):
-        assert await runner.renew(prepared) == 1000
+        assert await runner.renew(prepared) == 3000
 
 
 async def test_another_runner_does_not_give_up_a_turn_while_its_runner_lives(neighbours: Neighbours) -> None:

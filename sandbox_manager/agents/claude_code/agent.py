@@ -30,6 +30,9 @@ class ClaudeCode:
     def launch(self, settings: LaunchSettings) -> LaunchSpec:
         return launch.launch(settings)
 
+    def keeps_pinned(self, spec: LaunchSpec) -> bool:
+        return dict(spec.env).get("DISABLE_AUTOUPDATER") == "1"
+
     def locator(self, native_session_id: str, workspace: str) -> NativeLocator:
         return launch.locator(native_session_id, workspace)
 

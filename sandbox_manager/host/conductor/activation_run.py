@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from opentelemetry.trace import Span
 
 from sandbox_manager.agents.errors import AgentLocatorError
 from sandbox_manager.agents.naming import below_home
-from sandbox_manager.agents.port import GateContext, SandboxAgent, TapReader
+from sandbox_manager.agents.port import GateContext, SandboxAgent
 from sandbox_manager.core import codec
 from sandbox_manager.core.values import (
     ActivationReport,
@@ -31,8 +30,9 @@ from sandbox_manager.core.values import (
 from sandbox_manager.host.adapters.guest_errors import GuestLinkError, GuestOperationError
 from sandbox_manager.host.adapters.guest_values import OutputChunk, OutputGap, ProcessExited
 from sandbox_manager.host.adapters.journal import Journal
-from sandbox_manager.host.adapters.tap_file import TapFile
 from sandbox_manager.host.conductor.activation_limits import ActivationLimits, HostPolicy
+from sandbox_manager.host.conductor.activation_record import ActivationRecord
+from sandbox_manager.host.conductor.activation_spans import ActivationSpans
 from sandbox_manager.host.conductor.hosted_slot import HostedCli, HostedSlot, LinkLost
 from sandbox_manager.host.conductor.inbound import (
     AdmissionCame,
@@ -49,6 +49,7 @@ from sandbox_manager.host.conductor.launching import program_of
 from sandbox_manager.host.conductor.observing import Observer, TurnFacts
 from sandbox_manager.host.conductor.outlet import Outlet
 from sandbox_manager.host.conductor.sandbox import Sandbox
+from sandbox_manager.host.conductor.tap_recording import TapRecording
 from sandbox_manager.host.core import activation as machine
 from sandbox_manager.host.core.errors import AdmissionConflictError
 from sandbox_manager.host.core.gate import Admission, FrameKind, Gate, Refused
@@ -65,9 +66,9 @@ from standfast.host.v1 import host_agent_pb2 as pb
 from standfast.types.v1 import types_pb2
 from standfast_chassis import span_names
 from standfast_chassis.errors import StandfastError
-from standfast_chassis.keys import SigningKey, TokenKind
+from standfast_chassis.keys import SigningKey
 from standfast_chassis.trace_context import current_traceparent
-from standfast_chassis.tracing import Tracing, set_error
+from standfast_chassis.tracing import Tracing
 
 _log = structlog.get_logger("standfast.host.activation")
 
@@ -101,10 +102,7 @@ class ActivationRun:
         self._agent = agent
         self._sandbox = sandbox
         self._slot = slot
-        self._journal = journal
-        self._key = key
-        self._tracing = tracing
-        self._taps = taps
+        self._record = ActivationRecord(journal, key, grant.activation_id)
         self._limits = limits
         self._policy = policy
         self._observer = Observer(grant, agent, sandbox, slot, limits, policy)
@@ -115,19 +113,21 @@ class ActivationRun:
         self._cli: HostedCli | None = None
         self._is_new = True
         self._store_before: StoreReading | None = None
-        self._tap: TapFile | None = None
-        self._reader: TapReader = agent.tap_reader(message_id=grant.message_id, start_offset=0)
-        self._tap_gap = False
+        self._tap = TapRecording(
+            agent, grant.message_id, taps / f"{grant.activation_id}.tap", limit_bytes=limits.tap_limit_bytes
+        )
         self._interrupt_frame: bytes | None = None
         self._lost_at: float | None = None
         self._refusal: HostError | StandfastError | None = None
-        self._told_lifecycle = False
         self._waits_for_lifecycle = False
         self._census: Census | None = None
-        self._process_on_record: asyncio.Task[None] | None = None
         self._traceparent: str | None = None
-        self._spans: dict[str, Span] = {}
-        self.observation: Observation | None = None
+        self._spans = ActivationSpans(tracing, grant, slot.number)
+
+    @property
+    def observation(self) -> Observation | None:
+        """What was journalled; None before."""
+        return self._record.observation
 
     async def offer(self, message: Inbound) -> None:
         """Gives the run something to handle, in order."""
@@ -140,7 +140,7 @@ class ActivationRun:
         error: Exception | None = None
         self._traceparent = current_traceparent()
         try:
-            self._begin_span(span_names.ACTIVATE)
+            self._spans.begin(span_names.ACTIVATE)
             await self._perform(self._machine.step(machine.PrepareBegun()))
             while self._machine.state not in (machine.ActivationState.CLOSED, machine.ActivationState.FAILED):
                 await self._handle(await self._inbox.get())
@@ -152,10 +152,8 @@ class ActivationRun:
         finally:
             for task in self._tasks:
                 task.cancel()
-            for span in self._spans.values():
-                span.end()
-            if self._tap is not None:
-                self._tap.close()
+            self._spans.close()
+            self._tap.close()
             self._slot.let_go(self.grant.activation_id)
             # A piece of news that waits for room would wait for ever.
             while not self._inbox.empty():
@@ -175,7 +173,7 @@ class ActivationRun:
             case OutputChunk():
                 await self._output(message)
             case OutputGap():
-                self._tap_gap = True
+                self._tap.has_gap = True
             case ProcessExited():
                 await self._exited()
             case LinkLost():
@@ -199,9 +197,8 @@ class ActivationRun:
                 case machine.MakeReady():
                     self._start(self._make_ready())
                 case machine.SendReport(report):
-                    self._end_span(span_names.ACTIVATE)
-                    token = self._key.sign(codec.encode(report), TokenKind.ACTIVATION_REPORT)
-                    await self.outlet.put(pb.AttachResponse(report_jws=token))
+                    self._spans.end(span_names.ACTIVATE)
+                    await self.outlet.put(pb.AttachResponse(report_jws=self._record.report(report)))
                 case machine.OpenGate(admission):
                     assert self._gate is not None
                     self._gate.admit(admission)
@@ -216,15 +213,15 @@ class ActivationRun:
                         self._gate.end()
                 case machine.AwaitLifecycle():
                     self._waits_for_lifecycle = True
-                    self._end_span(span_names.NATIVE_TURN)
+                    self._spans.end(span_names.NATIVE_TURN)
                     self._timer("lifecycle", _LIFECYCLE_WAIT_S)
                     await self._look_for_lifecycle()
                 case machine.Quiesce(end_process):
-                    self._end_span(span_names.NATIVE_TURN)
-                    self._begin_span(span_names.QUIESCE)
+                    self._spans.end(span_names.NATIVE_TURN)
+                    self._spans.begin(span_names.QUIESCE)
                     self._start(self._quiesce(end_process))
                 case machine.ObserveBlind():
-                    self._end_span(span_names.NATIVE_TURN)
+                    self._spans.end(span_names.NATIVE_TURN)
                     await self.offer(WoundUp(await self._observer.blind(self._facts()), None))
                 case machine.JournalObservation(observation):
                     await self._journal_observation(observation)
@@ -284,18 +281,8 @@ class ActivationRun:
         self._is_new, self._store_before = ready.is_new, ready.store
         tap_from = 0 if ready.is_new else cli.tap_end
         self._gate = Gate(self._agent, self._context(), handshake_expected=ready.is_new, policy=self._policy.gate)
-        if not self._has_tap:
-            self._open_tap(tap_from)
-        # Durable before FORWARDED, which waits for it; until then its write and the admission need not wait for each other.
-        self._process_on_record = asyncio.get_running_loop().create_task(
-            self._journal.process_found(
-                self.grant.activation_id,
-                process_generation=cli.process_generation,
-                was_new=ready.is_new,
-                tap_from=tap_from,
-            )
-        )
-        self._process_on_record.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+        self._tap.open(tap_from)
+        self._record.begin_process(cli.process_generation, was_new=ready.is_new, tap_from=tap_from)
         await self.outlet.put(
             pb.AttachResponse(
                 ready=pb.AttachReady(
@@ -326,21 +313,10 @@ class ActivationRun:
             resumes=grant.resumes,
         )
 
-    @property
-    def _has_tap(self) -> bool:
-        return self._tap is not None
-
-    def _open_tap(self, start: int) -> TapFile:
-        self._tap = TapFile(
-            self._taps / f"{self.grant.activation_id}.tap", start, limit_bytes=self._limits.tap_limit_bytes
-        )
-        self._reader = self._agent.tap_reader(message_id=self.grant.message_id, start_offset=start)
-        return self._tap
-
     def _report(self, handshake: str | None) -> ActivationReport:
         cli, grant = self._cli, self.grant
         assert cli is not None
-        findings = self._reader.findings()
+        findings = self._tap.findings()
         return ActivationReport(
             activation_id=grant.activation_id,
             turn_id=grant.turn_id,
@@ -397,7 +373,7 @@ class ActivationRun:
             return
         assert self._cli is not None
         assert self._gate is not None
-        findings = self._reader.findings()
+        findings = self._tap.findings()
         locator = self._agent.named_locator(self.grant.locator, findings, home=self._slot.place.home)
         self._cli.locator = self._observer.locator = locator
         self._gate.note_locator(locator)
@@ -449,7 +425,7 @@ class ActivationRun:
             machine.ActivationState.FORWARDING,
             machine.ActivationState.FORWARDED,
         ):
-            await self._journal.interrupted(self.grant.activation_id, cause)
+            await self._record.interrupted(cause)
         await self._step(machine.Interrupted(cause))
 
     async def _refuse(self, failure: StandfastError) -> None:
@@ -460,16 +436,9 @@ class ActivationRun:
     # --- to and from the CLI ----------------------------------------------------------------------------------------
 
     async def _record_forwarded(self, admission: Admission) -> None:
-        claims = {
-            "message_digest": admission.message_digest,
-            "message_length": admission.message_length,
-            "message_id": admission.message_id,
-        }
         assert self._cli is not None
-        assert self._process_on_record is not None
         try:
-            await self._process_on_record
-            await self._journal.forwarding(self.grant.activation_id, claims, self._cli.tap_end)
+            await self._record.forwarding(admission, self._cli.tap_end)
         except StandfastError as failure:
             self._refusal = failure
             await self._step(machine.ForwardNotRecorded(failure.reason))
@@ -478,7 +447,7 @@ class ActivationRun:
 
     async def _write_message(self, frame: bytes) -> None:
         assert self._cli is not None
-        self._begin_span(span_names.NATIVE_TURN)
+        self._spans.begin(span_names.NATIVE_TURN)
         offset = self._cli.tap_end
         # A supervisor that is told before the message knows what to write if this process dies a moment later. It takes the two in the
         # order in which they are sent; the second need not wait for the first one's answer.
@@ -507,25 +476,13 @@ class ActivationRun:
             _log.info("the supervisor did not take a frame", activation_id=self.grant.activation_id)
 
     async def _output(self, chunk: OutputChunk) -> None:
-        tap = self._tap
-        if tap is None:
-            # A new process may print before the journal knows it: its tap begins at its first byte.
-            tap = self._open_tap(chunk.offset)
-        if chunk.offset != tap.end and not tap.overflowed:
-            self._tap_gap = True
-        try:
-            tap.append(chunk.data)
-        except OSError as failure:
-            self._tap_gap = True
-            _log.error("the raw journal could not be written", error=failure.strerror)
-        self._tap_gap = self._tap_gap or tap.overflowed
-        self._reader.feed(chunk.data)
+        self._tap.take(chunk)
         await self.outlet.put(pb.AttachResponse(output=pb.AttachOutput(offset=chunk.offset, data=chunk.data)))
         await self._look()
 
     async def _look(self) -> None:
         """Acts on what the tap shows now."""
-        findings = self._reader.findings()
+        findings = self._tap.findings()
         if self._gate is not None:
             self._gate.note_open_requests(findings.open_requests)
         if (
@@ -546,7 +503,7 @@ class ActivationRun:
             await self._look_for_lifecycle()
 
     async def _look_for_lifecycle(self) -> None:
-        if self._reader.findings().lifecycle_closed:
+        if self._tap.findings().lifecycle_closed:
             await self._lifecycle_over()
 
     async def _lifecycle_over(self) -> None:
@@ -567,7 +524,7 @@ class ActivationRun:
         if self._machine.state is machine.ActivationState.PREPARING:
             if self._gate is None:
                 return  # the start itself says how it failed
-            findings = self._reader.findings()
+            findings = self._tap.findings()
             self._refusal = self._refusal or CliDiedError(
                 f"the CLI left with exit code {cli.exit_code if cli else None} before it answered its native start. "
                 "Nothing was sent.",
@@ -609,17 +566,16 @@ class ActivationRun:
 
     def _facts(self) -> TurnFacts:
         tap, state = self._tap, self._machine
-        tap_from = tap.start if tap is not None else 0
         return TurnFacts(
             cli=self._cli,
             is_new=self._is_new,
-            findings=self._reader.findings(),
+            findings=self._tap.findings(),
             admission=state.admission,
             was_sent=state.is_written,
             interrupted_by=state.interrupted_by,
-            tap_from=tap_from,
-            tap_to=tap.end if tap is not None else tap_from,
-            tap_gap=self._tap_gap,
+            tap_from=tap.start,
+            tap_to=tap.end,
+            tap_gap=tap.has_gap,
             exit_wait_s=self._exit_wait_s(),
         )
 
@@ -631,25 +587,12 @@ class ActivationRun:
         return min(max(left_s, _EXIT_WAIT_MIN_S), self._limits.exit_wait_s)
 
     async def _journal_observation(self, observation: Observation) -> None:
-        if self._tap is not None:
-            await asyncio.to_thread(self._tap.sync)
-        await self._write_observation(observation)
+        await self._tap.sync()
+        await self._record.observed(observation)
         await self._step(machine.ObservationJournalled(observation))
 
-    async def _write_observation(self, observation: Observation) -> str:
-        encoded = codec.encode(observation)
-        token = self._key.sign(encoded, TokenKind.OBSERVATION)
-        await self._journal.observed(
-            self.grant.activation_id,
-            observation_jws=token,
-            native_end_seen=observation.tap.end is not None and observation.forwarded,
-            sent=observation.forwarded,
-        )
-        self.observation = observation
-        return hashlib.sha256(encoded).hexdigest()
-
     async def _offer_observation(self, observation: Observation) -> None:
-        self._end_span(span_names.QUIESCE)
+        self._spans.end(span_names.QUIESCE)
         if self._refusal is None and observation.tap.end is None and observation.interrupted_by == "SUPERVISOR_LOST":
             self._refusal = SupervisorLostError(
                 "the sandbox's supervisor went away in the middle of the turn; what was seen is journalled.",
@@ -676,10 +619,8 @@ class ActivationRun:
     async def _not_sent(self, reason: str) -> None:
         """Nothing went to the CLI: that too is journalled, so that whoever asks later is told so."""
         observation = await self._observer.not_sent(self._facts(), self._store_before, reason)
-        await self._write_observation(observation)
-        if self._spans:
-            for span in self._spans.values():
-                set_error(span, reason)
+        await self._record.observed(observation)
+        self._spans.fail(reason)
 
     # --- small things -----------------------------------------------------------------------------------------------
 
@@ -704,21 +645,6 @@ class ActivationRun:
             _log.error("a part of an activation crashed", exc_info=failure, activation_id=self.grant.activation_id)
             with suppress(asyncio.QueueFull):
                 self._inbox.put_nowait(LinkLost(GuestLinkError(f"a part of the activation crashed: {failure!r}")))
-
-    def _begin_span(self, name: str) -> None:
-        self._spans[name] = self._tracing.start_span(
-            name,
-            {
-                span_names.STANDFAST_TURN_ID: self.grant.turn_id,
-                span_names.STANDFAST_GROUP_ID: self.grant.group_id,
-                span_names.STANDFAST_SLOT: self._slot.number,
-            },
-        )
-
-    def _end_span(self, name: str) -> None:
-        span = self._spans.pop(name, None)
-        if span is not None:
-            span.end()
 
 
 # After these a fence comes too late to mark anything, and there may be nobody left to answer it.

@@ -59,9 +59,10 @@ def updaters() -> dict[str, str]:
                 executable=agent.executable,
                 model_base_url="http://127.0.0.1",
                 slot_secret="none",
+                model="any",
             )
         )
-        found[name] = "off" if dict(spec.env).get("DISABLE_AUTOUPDATER") == "1" else "on"
+        found[name] = "off" if agent.keeps_pinned(spec) else "on"
     return found
 
 

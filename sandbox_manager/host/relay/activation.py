@@ -1,8 +1,8 @@
 """What the relay saw during one activation: numbers and digests, never texts. Bounded in memory.
 
-Text digest, the same rule as on the tap side: the SHA-256, in lower-case hex, of the UTF-8 bytes of one text
-block's whole text (a lone surrogate, which JSON can spell, as its three-byte form). A block counts as delivered only
-when all of it, its end included, was handed to the client's socket.
+Text digest, the same rule as on the tap side: the SHA-256, in lower-case hex, of the UTF-8 bytes of one text's whole
+(a lone surrogate, which JSON can spell, as its three-byte form). What one text is, and when it was delivered, is each
+protocol's: a content block (`messages`), what a choice said (`chat`), a part of an output item (`responses`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ STATUSES_MAX = 100
 class RelayObservation:
     """The relay's part of the observation of one activation.
 
-    requests: model requests passed to the upstream (POST /v1/messages).
+    requests: model requests passed to an upstream, of whichever protocol.
     other_requests: allowed requests that call no model (token counts).
     statuses: (HTTP status, how often) of the answers to `requests`, in rising order.
-    delivered_text_sha256: digests of delivered text blocks, in order of delivery, repeats kept.
+    delivered_text_sha256: digests of delivered texts, in order of delivery, repeats kept.
     message_ids, models: as the upstream's answers named them, in order, without repeats.
     upstream_cuts, client_cuts: responses that ended before their end, by who left.
     unreached: requests for which no connection to the upstream came about.
-    stream_errors: `error` events inside a stream that began with status 200.
+    stream_errors: answers that began with status 200 and told an error.
     unread: responses with status 200 that could not be read (unknown encoding, not the protocol's form, too large):
         texts may have been delivered that `delivered_text_sha256` does not show.
     refused: requests of this slot that were refused while the activation was open.
@@ -94,7 +94,7 @@ class ActivationLedger:
             self.is_overflowed = True
 
     def delivered(self, text_sha256: str) -> None:
-        """A whole text block was handed to the client."""
+        """A whole text was handed to the client."""
         if len(self._texts) < TEXT_DIGESTS_MAX:
             self._texts.append(text_sha256)
         else:

@@ -20,14 +20,33 @@ import enum
 from dataclasses import dataclass
 
 from sandbox_manager.host.relay.slots import Slot, SlotTable
+from sandbox_manager.host.relay.upstream import ModelProtocol
 
 
 class Route(enum.Enum):
     """What a request asks for."""
 
     MESSAGES = "messages"
+    CHAT = "chat"
+    RESPONSES = "responses"
     COUNT_TOKENS = "count_tokens"
     HELLO = "hello"
+
+    @property
+    def protocol(self) -> ModelProtocol:
+        """Whose upstream serves it."""
+        match self:
+            case Route.CHAT:
+                return ModelProtocol.CHAT
+            case Route.RESPONSES:
+                return ModelProtocol.RESPONSES
+            case Route.MESSAGES | Route.COUNT_TOKENS | Route.HELLO:
+                return ModelProtocol.MESSAGES
+
+    @property
+    def calls_a_model(self) -> bool:
+        """Whether an answer of a model comes back."""
+        return self in (Route.MESSAGES, Route.CHAT, Route.RESPONSES)
 
 
 class IncidentKind(enum.Enum):
@@ -75,6 +94,8 @@ class Caller:
 
 _ROUTES = {
     (b"POST", b"/v1/messages"): Route.MESSAGES,
+    (b"POST", b"/v1/chat/completions"): Route.CHAT,
+    (b"POST", b"/v1/responses"): Route.RESPONSES,
     (b"POST", b"/v1/messages/count_tokens"): Route.COUNT_TOKENS,
     (b"HEAD", b"/api/hello"): Route.HELLO,
     (b"GET", b"/api/hello"): Route.HELLO,

@@ -19,7 +19,7 @@ from sandbox_manager.host.relay.key_guard import KeyGuard, KeySeenError
 from sandbox_manager.host.relay.reading import ResponseReader
 from sandbox_manager.host.relay.request_peek import RequestPeek
 from sandbox_manager.host.relay.spans import ModelCallSpan
-from sandbox_manager.host.relay.upstream import Upstream
+from sandbox_manager.host.relay.upstream import ModelProtocol, Upstream
 
 
 class ClientGoneError(Exception):
@@ -55,6 +55,7 @@ class Body(Protocol):
 class Passing:
     """What one exchange needs. `ledger` and `span` None: not a model request."""
 
+    protocol: ModelProtocol
     upstream: Upstream
     transport: httpx2.AsyncHTTPTransport
     method: bytes
@@ -92,7 +93,7 @@ async def pass_on(passing: Passing, body: Body, send: Send, on_key_seen: Callabl
             status = response.status_code
             if ledger is not None:
                 ledger.answered(status)
-                reader = ResponseReader(status, response.headers.raw, ledger)
+                reader = ResponseReader(passing.protocol, status, response.headers.raw, ledger)
             await _pass_back(response, _guard(passing), reader, send, on_key_seen)
         finally:
             await response.aclose()
@@ -114,6 +115,8 @@ async def pass_on(passing: Passing, body: Body, send: Send, on_key_seen: Callabl
         error_type = "request_too_large"
         raise
     finally:
+        if reader is not None:
+            reader.cut()
         facts = reader.facts if reader is not None else None
         if ledger is not None and facts is not None and facts.error_type is not None:
             ledger.stream_errors += 1

@@ -21,7 +21,7 @@ from sandbox_manager.host.relay.errors import ActivationError
 from sandbox_manager.host.relay.exchange import Passing
 from sandbox_manager.host.relay.slots import Slot, SlotTable
 from sandbox_manager.host.relay.spans import ModelCallSpan
-from sandbox_manager.host.relay.upstream import Upstream
+from sandbox_manager.host.relay.upstream import Upstreams
 from standfast_chassis import span_names
 
 INCIDENTS_KEPT = 256
@@ -43,9 +43,9 @@ class RelayLimits:
 
 @dataclass(frozen=True)
 class Outside:
-    """What all ports share: the upstream, its connections, the tracer, who hears of incidents, threads for look-ups."""
+    """What all ports share: the upstreams, their connections, the tracer, who hears of incidents, threads for look-ups."""
 
-    upstream: Upstream
+    upstreams: Upstreams
     transport: httpx2.AsyncHTTPTransport
     tracer: trace.Tracer
     on_incident: Callable[[Incident], None]
@@ -173,8 +173,9 @@ class ModelPort:
         """Counts a request that may pass and says where it goes."""
         book = self._books.get(slot.name) if slot is not None else None
         ledger = book.active if book is not None else None
+        upstream = self._outside.upstreams.of(route.protocol)
         span: ModelCallSpan | None = None
-        if ledger is not None and route is Route.MESSAGES:
+        if ledger is not None and route.calls_a_model:
             ledger.requests += 1
             ledger.in_flight += 1
             ledger.idle.clear()
@@ -183,17 +184,24 @@ class ModelPort:
                 span_names.STANDFAST_SLOT: slot.name if slot is not None else "",
                 "standfast.activation.id": ledger.activation_id,
             }
-            span = ModelCallSpan(self._outside.tracer, ledger.traceparent, self._outside.upstream.address, attributes)
+            span = ModelCallSpan(
+                self._outside.tracer,
+                ledger.traceparent,
+                route.protocol.provider_name,
+                upstream.address,
+                attributes,
+            )
         elif ledger is not None:
             ledger.other_requests += 1
         return Passing(
-            upstream=self._outside.upstream,
+            protocol=route.protocol,
+            upstream=upstream,
             transport=self._outside.transport,
             method=request.method,
             target=request.target,
             headers=request.headers.raw_items(),
             with_key=route is not Route.HELLO,
-            ledger=ledger if route is Route.MESSAGES else None,
+            ledger=ledger if route.calls_a_model else None,
             span=span,
         )
 

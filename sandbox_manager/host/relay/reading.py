@@ -6,20 +6,32 @@ A reader never stops the passing: whatever it cannot read makes the response `un
 from __future__ import annotations
 
 from sandbox_manager.host.relay.activation import ActivationLedger
+from sandbox_manager.host.relay.answer import AnswerFacts, MakeReader, StreamedAnswer, UnreadableError, WholeAnswer
+from sandbox_manager.host.relay.chat import ChatReader
 from sandbox_manager.host.relay.decoding import Decoder, DecodingError, decoder_for
 from sandbox_manager.host.relay.headers import Headers, first
-from sandbox_manager.host.relay.messages import AnswerFacts, StreamedAnswer, UnreadableError, WholeAnswer
+from sandbox_manager.host.relay.messages import MessagesReader
+from sandbox_manager.host.relay.responses import ResponsesReader
 from sandbox_manager.host.relay.sse import EventTooLargeError
+from sandbox_manager.host.relay.upstream import ModelProtocol
 
 WHOLE_ANSWER_BYTES_MAX = 32 * 1024 * 1024
 DECODED_BYTES_MAX = 512 * 1024 * 1024
 
+_READERS: dict[ModelProtocol, MakeReader] = {
+    ModelProtocol.MESSAGES: MessagesReader,
+    ModelProtocol.CHAT: ChatReader,
+    ModelProtocol.RESPONSES: ResponsesReader,
+}
+
 
 class ResponseReader:
-    """Reads one answer to a model request. `feed` it what was passed on, then `close` (whole) or drop it (cut)."""
+    """Reads one answer to a model request. `feed` it what was passed on, then `close` (whole) or `cut`."""
 
-    def __init__(self, status: int, headers: Headers, ledger: ActivationLedger) -> None:
+    def __init__(self, protocol: ModelProtocol, status: int, headers: Headers, ledger: ActivationLedger) -> None:
         self.facts = AnswerFacts()
+        self._protocol = protocol
+        self._is_over = False
         self.is_unread = False
         self._ledger = ledger
         self._decoder: Decoder | None = None
@@ -42,6 +54,7 @@ class ResponseReader:
 
     def close(self) -> None:
         """The whole response was handed to the client."""
+        self._is_over = True
         if self._decoder is None or self._answer is None:
             return
         try:
@@ -51,13 +64,20 @@ class ResponseReader:
             self._give_up()
         self._tell_names()
 
+    def cut(self) -> None:
+        """The response broke off, on either side. Does nothing after `close`."""
+        if not self._is_over and self._answer is not None:
+            self._is_over = True
+            self._answer.cut()
+
     def _choose(self, headers: Headers) -> None:
         encoding = (first(headers, b"content-encoding") or b"").strip().lower().decode("latin-1")
         kind = (first(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
+        reader = _READERS[self._protocol](self.facts, self._ledger.delivered)
         if kind == b"text/event-stream":
-            self._answer = StreamedAnswer(self.facts, self._ledger.delivered)
+            self._answer = StreamedAnswer(reader)
         elif kind == b"application/json":
-            self._answer = WholeAnswer(self.facts, self._ledger.delivered, WHOLE_ANSWER_BYTES_MAX)
+            self._answer = WholeAnswer(reader, WHOLE_ANSWER_BYTES_MAX)
         else:
             self._give_up()
             return

@@ -1,6 +1,6 @@
-"""The plain relay of one host agent: a model port per sandbox, one fixed upstream, the key added outside.
+"""The plain relay of one host agent: a model port per sandbox, one fixed upstream a protocol, the key added outside.
 
-    async with Relay(upstream, on_incident=journal.incident) as relay:
+    async with Relay(Upstreams.same(upstream), on_incident=journal.incident) as relay:
         await relay.open_sandbox("sb-1", listener, container_pid=4711)
         relay.register_slot("sb-1", "slot-1", secret, uid=20001)
         relay.begin_activation("sb-1", "slot-1", activation_id, traceparent)
@@ -30,7 +30,7 @@ from sandbox_manager.host.relay.admission import Incident
 from sandbox_manager.host.relay.caller import Address, uid_of_caller
 from sandbox_manager.host.relay.errors import SandboxOpenError, UnknownSandboxError
 from sandbox_manager.host.relay.port import ModelPort, Outside, RelayLimits
-from sandbox_manager.host.relay.upstream import Upstream
+from sandbox_manager.host.relay.upstream import Upstreams
 
 KEPT_CONNECTIONS_MAX = 64
 LOOKUP_THREADS = 4
@@ -45,7 +45,7 @@ class Relay:
 
     def __init__(
         self,
-        upstream: Upstream,
+        upstreams: Upstreams,
         *,
         on_incident: Callable[[Incident], None] | None = None,
         limits: RelayLimits | None = None,
@@ -57,7 +57,7 @@ class Relay:
         self._ports: dict[str, ModelPort] = {}
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, thread_name_prefix="relay-lookup")
         self._outside = Outside(
-            upstream=upstream,
+            upstreams=upstreams,
             # The transport, not the client on top of it: no redirects, cookies, default headers, decoding or proxies.
             transport=httpx2.AsyncHTTPTransport(
                 trust_env=False,
@@ -67,7 +67,7 @@ class Relay:
                 limits=httpx2.Limits(
                     max_connections=None,
                     max_keepalive_connections=KEPT_CONNECTIONS_MAX,
-                    keepalive_expiry=upstream.keepalive_s,
+                    keepalive_expiry=upstreams.keepalive_s,
                 ),
             ),
             tracer=tracer or NoOpTracer(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
-from sandbox_manager.host.relay.messages import AnswerFacts
+from sandbox_manager.host.relay.answer import AnswerFacts
 from standfast_chassis import span_names
 from standfast_chassis.trace_context import context_from_traceparent
 from standfast_chassis.tracing import set_error
@@ -20,7 +20,12 @@ class ModelCallSpan:
     """The span of one model call. `end` is idempotent."""
 
     def __init__(
-        self, tracer: trace.Tracer, traceparent: str | None, address: tuple[str, int], attributes: dict[str, str]
+        self,
+        tracer: trace.Tracer,
+        traceparent: str | None,
+        provider: str,
+        address: tuple[str, int],
+        attributes: dict[str, str],
     ) -> None:
         # Never the relay's own current span: it is not this call's parent.
         parent = context_from_traceparent(traceparent)
@@ -28,7 +33,7 @@ class ModelCallSpan:
         self._span.set_attributes(
             {
                 span_names.GEN_AI_OPERATION_NAME: span_names.OPERATION_MODEL,
-                span_names.GEN_AI_PROVIDER_NAME: "anthropic",
+                span_names.GEN_AI_PROVIDER_NAME: provider,
                 span_names.SERVER_ADDRESS: address[0],
                 span_names.SERVER_PORT: address[1],
                 **attributes,
@@ -71,7 +76,7 @@ class ModelCallSpan:
 
 
 def usage_attributes(usage: dict[str, int]) -> dict[str, int]:
-    """Token counts under the conventions' names. Messages counts cached input apart, the conventions do not."""
+    """Token counts under the conventions' names. AnswerFacts counts cached input apart, the conventions do not."""
     result: dict[str, int] = {}
     read, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
     if "input_tokens" in usage:

@@ -1,12 +1,13 @@
 """Server-sent events as a push parser: bytes in, the data of whole events out.
 
 An event is whole only when its blank line has come; what is left at the end of the bytes is no event. Line ends
-are LF, CR LF or CR. Only `data` lines are kept: the Messages protocol repeats the event's name in its JSON.
+are LF, CR LF or CR. Only `data` lines are kept: protocols that name their events repeat the name in the JSON.
 """
 
 from __future__ import annotations
 
-EVENT_BYTES_MAX = 8 * 1024 * 1024
+# Responses tells a whole text in one event, however long it is.
+EVENT_BYTES_MAX = 32 * 1024 * 1024
 
 
 class EventTooLargeError(Exception):

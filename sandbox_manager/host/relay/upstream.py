@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import enum
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from sandbox_manager.host.relay.errors import ProviderKeyError, RelayError
 
 KEY_FILE_BYTES_MAX = 8192
+
+
+class ModelProtocol(enum.Enum):
+    """What a CLI speaks to its model."""
+
+    MESSAGES = "messages"
+    CHAT = "chat"
+    RESPONSES = "responses"
+
+    @property
+    def provider_name(self) -> str:
+        """Whose protocol it is, by the names of the tracing conventions."""
+        return "anthropic" if self is ModelProtocol.MESSAGES else "openai"
 
 
 class KeyStyle(enum.Enum):
@@ -134,3 +147,33 @@ class Upstream:
         if self.key_style is KeyStyle.BEARER:
             return b"authorization", b"Bearer " + self.key.reveal()
         return b"x-api-key", self.key.reveal()
+
+
+@dataclass(frozen=True)
+class Upstreams:
+    """The one fixed upstream of each protocol. OpenAI's two want their key as a bearer token."""
+
+    messages: Upstream
+    chat: Upstream
+    responses: Upstream
+
+    @classmethod
+    def same(cls, upstream: Upstream) -> Upstreams:
+        """One provider with one key speaks all three; the style given is that of Messages."""
+        bearer = replace(upstream, key_style=KeyStyle.BEARER)
+        return cls(upstream, bearer, bearer)
+
+    def of(self, protocol: ModelProtocol) -> Upstream:
+        """Where requests of this protocol go."""
+        match protocol:
+            case ModelProtocol.MESSAGES:
+                return self.messages
+            case ModelProtocol.CHAT:
+                return self.chat
+            case ModelProtocol.RESPONSES:
+                return self.responses
+
+    @property
+    def keepalive_s(self) -> float:
+        """The shortest: they share their connections."""
+        return min(one.keepalive_s for one in (self.messages, self.chat, self.responses))

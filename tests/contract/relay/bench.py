@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from sandbox_manager.host.relay import Incident, ProviderKey, Relay, RelayLimits, Upstream
+from sandbox_manager.host.relay import Incident, ProviderKey, Relay, RelayLimits, Upstream, Upstreams
 from standfast_chassis.tracing import configure_tracing
 from tests.contract.relay.raw_upstream import Answer, RawUpstream
 
@@ -64,7 +64,9 @@ async def bench(
             ProviderKey(key) if key is not None else None,
             read_timeout_s=read_timeout_s,
         )
-        async with Relay(where, on_incident=incidents.append, limits=limits, tracer=tracing.tracer) as relay:
+        async with Relay(
+            Upstreams.same(where), on_incident=incidents.append, limits=limits, tracer=tracing.tracer
+        ) as relay:
             sock, port = listener()
             await relay.open_sandbox(SANDBOX, sock, container_pid=None)
             relay.register_slot(SANDBOX, SLOT, SECRET, uid=None)

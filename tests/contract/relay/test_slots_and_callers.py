@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from sandbox_manager.host.relay import IncidentKind, KeyStyle, ProviderKey, Relay, Upstream
+from sandbox_manager.host.relay import IncidentKind, KeyStyle, ProviderKey, Relay, Upstream, Upstreams
 from sandbox_manager.host.relay.errors import ActivationError, SandboxOpenError, SlotTakenError, UnknownSandboxError
 from tests.contract.relay.bench import ACTIVATION, KEY, SANDBOX, SECRET, SLOT, bench, listener
 from tests.contract.relay.raw_upstream import RawUpstream, Seen
@@ -35,7 +35,7 @@ async def two_slots(my_slot_uid: int) -> AsyncIterator[tuple[Relay, RawUpstream,
     async with (
         RawUpstream(ok) as upstream,
         Relay(
-            Upstream(upstream.base_url, ProviderKey(KEY), KeyStyle.BEARER),
+            Upstreams.same(Upstream(upstream.base_url, ProviderKey(KEY), KeyStyle.BEARER)),
             on_incident=lambda incident: kinds.append(incident.kind),
         ) as relay,
     ):
@@ -76,7 +76,7 @@ async def test_another_slots_secret_is_refused_and_never_forwarded() -> None:
 async def test_a_caller_whose_uid_cannot_be_read_is_refused() -> None:
     async with (
         RawUpstream(ok) as upstream,
-        Relay(Upstream(upstream.base_url, ProviderKey(KEY)), lookup=lambda *_: None) as relay,
+        Relay(Upstreams.same(Upstream(upstream.base_url, ProviderKey(KEY))), lookup=lambda *_: None) as relay,
     ):
         sock, port = listener()
         await relay.open_sandbox(SANDBOX, sock, container_pid=os.getpid())

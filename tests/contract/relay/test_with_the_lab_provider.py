@@ -6,7 +6,7 @@ import hashlib
 
 import httpx2
 
-from sandbox_manager.host.relay import ProviderKey, Relay, Upstream
+from sandbox_manager.host.relay import ProviderKey, Relay, Upstream, Upstreams
 from standfast_lab.provider import LabProvider
 from tests.contract.relay.bench import ACTIVATION, KEY, SANDBOX, SECRET, SLOT, listener
 
@@ -23,7 +23,7 @@ def request(text: str, *, stream: bool) -> dict[str, object]:
 async def test_the_labs_log_and_the_relays_observation_agree() -> None:
     async with (
         LabProvider(api_keys=[KEY]) as lab,
-        Relay(Upstream(lab.base_url, ProviderKey(KEY))) as relay,
+        Relay(Upstreams.same(Upstream(lab.base_url, ProviderKey(KEY)))) as relay,
         httpx2.AsyncClient(trust_env=False, timeout=20) as http,
     ):
         sock, port = listener()

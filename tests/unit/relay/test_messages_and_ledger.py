@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from sandbox_manager.host.relay.activation import TEXT_DIGESTS_MAX, ActivationLedger
+from sandbox_manager.host.relay.answer import AnswerFacts, StreamedAnswer, UnreadableError, text_sha256
 from sandbox_manager.host.relay.errors import ProviderKeyError, RelayError
-from sandbox_manager.host.relay.messages import AnswerFacts, StreamedAnswer, UnreadableError, text_sha256
+from sandbox_manager.host.relay.messages import MessagesReader
 from sandbox_manager.host.relay.upstream import KeyStyle, ProviderKey, Upstream
 
 
@@ -19,7 +20,7 @@ def event(**fields: object) -> bytes:
 
 def read(*events: bytes) -> list[str]:
     texts: list[str] = []
-    answer = StreamedAnswer(AnswerFacts(), texts.append)
+    answer = StreamedAnswer(MessagesReader(AnswerFacts(), texts.append))
     for item in events:
         answer.feed(item)
     answer.close()
