@@ -31,6 +31,10 @@ class Direct:
     def launch(self, settings: LaunchSettings) -> LaunchSpec:
         return launch.launch(settings)
 
+    def keeps_pinned(self, spec: LaunchSpec) -> bool:
+        # It has no updater.
+        return True
+
     def locator(self, native_session_id: str, workspace: str) -> NativeLocator:
         return launch.locator(native_session_id, workspace)
 

@@ -16,7 +16,6 @@ Text is text: this agent has no commands in it, so every message is literal.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from sandbox_manager.agents.port import (
     AnswerFrame,
@@ -27,19 +26,14 @@ from sandbox_manager.agents.port import (
     InterruptFrame,
     UserFrame,
 )
-
-_ID_LENGTH_MAX = 200
-
-
-class _RefusedError(Exception):
-    """A line that the grammar does not know. Its text names shapes only, never content."""
+from sandbox_manager.agents.strict_line import LineRefusedError, identifier, one_object, require_keys, text_bytes
 
 
 def classify(frame: bytes) -> GateFrame:
     """What this line is. Never raises; what it cannot read is a ForbiddenFrame."""
     try:
-        return _frame(_one_object(frame))
-    except _RefusedError as refused:
+        return _frame(one_object(frame))
+    except LineRefusedError as refused:
         return ForbiddenFrame(str(refused))
     except RecursionError:
         return ForbiddenFrame("expected one flat JSON object, found one nested too deeply")
@@ -50,91 +44,47 @@ def interrupt_frame(request_id: str) -> bytes:
     return json.dumps({"type": "interrupt", "id": request_id}, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def _one_object(frame: bytes) -> dict[str, Any]:
-    if not frame.endswith(b"\n"):
-        raise _RefusedError("expected one line with its line end, found no line end")
-    body = frame[:-1]
-    if any(byte < 0x20 for byte in body):
-        raise _RefusedError("expected one line without raw control bytes, found one in it")
-    try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except ValueError:
-        raise _RefusedError("expected one JSON object in UTF-8, found something else") from None
-    if not isinstance(value, dict):
-        raise _RefusedError("expected one JSON object, found another JSON value")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise _RefusedError("expected each key once, found one repeated")
-    return made
-
-
-def _no_constant(_word: str) -> object:
-    raise _RefusedError("expected plain JSON numbers, found NaN or Infinity")
-
-
-def _frame(value: dict[str, Any]) -> GateFrame:
+def _frame(value: dict[str, object]) -> GateFrame:
     match value.get("type"):
         case "initialize":
-            _keys(value, "id")
-            return HandshakeFrame(_identifier(value, "id"))
+            require_keys(value, {"type", "id"}, of="initialize")
+            return HandshakeFrame(identifier(value["id"], "id"))
         case "user":
-            _keys(value, "message_id", "text")
-            return UserFrame(text=_bytes(value["text"]), message_id=_identifier(value, "message_id"))
+            require_keys(value, {"type", "message_id", "text"}, of="a message")
+            return UserFrame(text_bytes(value["text"], "text"), identifier(value["message_id"], "message_id"))
         case "interrupt":
-            _keys(value, "id")
-            return InterruptFrame(_identifier(value, "id"))
+            require_keys(value, {"type", "id"}, of="interrupt")
+            return InterruptFrame(identifier(value["id"], "id"))
         case "lookup":
-            _keys(value, "id", "message_id")
-            _identifier(value, "message_id")
-            return FenceFrame(_identifier(value, "id"))
+            require_keys(value, {"type", "id", "message_id"}, of="lookup")
+            identifier(value["message_id"], "message_id")
+            return FenceFrame(identifier(value["id"], "id"))
         case "answer":
             return _answer(value)
         case _:
-            raise _RefusedError("expected the type initialize, user, interrupt, lookup or answer, found another")
+            raise LineRefusedError("expected the type initialize, user, interrupt, lookup or answer, found another")
 
 
-def _answer(value: dict[str, Any]) -> AnswerFrame:
+def _answer(value: dict[str, object]) -> AnswerFrame:
     if "allow" in value:
-        _keys(value, "request_id", "allow", optional="message")
+        require_keys(value, {"type", "request_id", "allow"}, optional={"message"}, of="a permission's answer")
         if not isinstance(value["allow"], bool):
-            raise _RefusedError("expected true or false as allow, found another value")
-        _bytes(value.get("message", ""))
+            raise LineRefusedError("expected true or false as allow, found another value")
+        text_bytes(value.get("message", ""), "message")
     elif "refused" in value:
-        _keys(value, "request_id", "refused")
-        _bytes(value["refused"])
+        require_keys(value, {"type", "request_id", "refused"}, of="a refusing answer")
+        text_bytes(value["refused"], "refused")
     else:
-        _keys(value, "request_id", "answers")
-        answers = value["answers"]
-        if not isinstance(answers, list) or not all(isinstance(each, list) for each in answers):
-            raise _RefusedError("expected a list of lists as answers, found another value")
-        for text in (text for each in answers for text in each):
-            _bytes(text)
-    return AnswerFrame(_identifier(value, "request_id"))
+        require_keys(value, {"type", "request_id", "answers"}, of="a question's answer")
+        _check_answers(value["answers"])
+    return AnswerFrame(identifier(value["request_id"], "request_id"))
 
 
-def _keys(value: dict[str, Any], *names: str, optional: str | None = None) -> None:
-    required = {"type", *names}
-    allowed = required | ({optional} if optional is not None else set())
-    if not required <= value.keys() <= allowed:
-        expected = ", ".join(sorted(allowed))
-        raise _RefusedError(f"expected the keys {expected}, found others or fewer ({len(value)} keys)")
-
-
-def _identifier(value: dict[str, Any], name: str) -> str:
-    found = value[name]
-    if not isinstance(found, str) or not 0 < len(found) <= _ID_LENGTH_MAX:
-        raise _RefusedError(f"expected a short text as {name}, found another value")
-    return found
-
-
-def _bytes(value: Any) -> bytes:
-    if not isinstance(value, str):
-        raise _RefusedError("expected a text, found another value")
-    try:
-        return value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise _RefusedError("expected whole characters, found half a surrogate pair") from None
+def _check_answers(answers: object) -> None:
+    if not isinstance(answers, list):
+        raise LineRefusedError("expected a list of lists as answers, found another value")
+    for values in answers:
+        if not isinstance(values, list):
+            raise LineRefusedError("expected a list of lists as answers, found another value in it")
+        for text in values:
+            text_bytes(text, "an answer")

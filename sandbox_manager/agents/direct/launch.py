@@ -108,8 +108,6 @@ def _environment(settings: LaunchSettings) -> tuple[tuple[str, str], ...]:
         # Without it temporary files go to /tmp, which the slots share.
         "TMPDIR": settings.tmp,
         "PYTHONDONTWRITEBYTECODE": "1",
-        # It has no updater; the evidence of a host asks each agent for this word.
-        "DISABLE_AUTOUPDATER": "1",
         _KEY_VARIABLE: settings.slot_secret,
     }
     return tuple(env.items())

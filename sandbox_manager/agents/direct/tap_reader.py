@@ -11,10 +11,8 @@ import hashlib
 import json
 from typing import Any
 
+from sandbox_manager.agents.tap_lines import TapLines
 from sandbox_manager.core.values import AssistantText, NativeEnd, TapFindings
-
-LINE_LENGTH_MAX = 64 * 1024 * 1024
-"""A line longer than the whole raw journal of an activation: counted as noise, its bytes are not kept."""
 
 _CONTENT_TYPES = frozenset({"text_delta", "assistant", "tool_started", "tool_result", "request", "turn_end"})
 
@@ -29,9 +27,7 @@ class DirectTapReader:
 
     def __init__(self, *, message_id: str | None, start_offset: int) -> None:
         self._message_id = message_id
-        self._offset = start_offset  # of the first byte that no complete line has taken yet
-        self._line = bytearray()
-        self._taken = 0
+        self._lines = TapLines(start_offset)
         self._session_ids: list[str] = []
         self._handshake: str | None = None
         self._handshake_session_id: str | None = None
@@ -50,27 +46,11 @@ class DirectTapReader:
 
     def feed(self, data: bytes) -> None:
         """Takes the next raw bytes, in any cuts."""
-        start = 0
-        while (newline := data.find(b"\n", start)) >= 0:
-            self._take(data[start:newline])
-            line, is_overlong = bytes(self._line), self._taken > LINE_LENGTH_MAX
-            # The offset counts the line end, and counts dropped bytes too.
-            self._offset += self._taken + 1
-            self._line.clear()
-            self._taken = 0
-            if is_overlong:
+        for line in self._lines.feed(data):
+            if line.content is None:
                 self._noise_lines += 1
-            else:
-                self._read(line)
-            start = newline + 1
-        self._take(data[start:])
-
-    def _take(self, piece: bytes) -> None:
-        self._taken += len(piece)
-        if self._taken > LINE_LENGTH_MAX:
-            self._line.clear()
-        else:
-            self._line += piece
+            elif line.content.strip():
+                self._read(line.content, line.end_offset)
 
     def findings(self) -> TapFindings:
         """What the complete lines so far say. A half line at the end says nothing."""
@@ -94,9 +74,7 @@ class DirectTapReader:
             handshake_store=self._handshake_store,
         )
 
-    def _read(self, line: bytes) -> None:
-        if not line.strip():
-            return
+    def _read(self, line: bytes, end_offset: int) -> None:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
@@ -105,9 +83,9 @@ class DirectTapReader:
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
             self._noise_lines += 1
             return
-        self._event(event, line)
+        self._event(event, line, end_offset)
 
-    def _event(self, event: dict[str, Any], line: bytes) -> None:
+    def _event(self, event: dict[str, Any], line: bytes, end_offset: int) -> None:
         session_id = _text(event, "session_id")
         if session_id is not None and session_id not in self._session_ids:
             self._session_ids.append(session_id)
@@ -132,7 +110,7 @@ class DirectTapReader:
             case "request_closed":
                 self._open_requests.pop(str(event.get("request_id")), None)
             case "turn_end" if self._is_ours(event) and self._end is None:
-                self._ended(event, line)
+                self._ended(event, line, end_offset)
             case _:
                 pass
 
@@ -160,14 +138,14 @@ class DirectTapReader:
         if text:
             self._assistant.append(AssistantText(uuid=uuid, text_digest=text_digest(text)))
 
-    def _ended(self, event: dict[str, Any], line: bytes) -> None:
+    def _ended(self, event: dict[str, Any], line: bytes, end_offset: int) -> None:
         outcome, status = _text(event, "outcome"), event.get("status")
         self._end = NativeEnd(
             # Only one word is good; a word that is not known here is not.
             is_error=outcome != "completed",
             reason=_text(event, "reason"),
             status=status if isinstance(status, int) and not isinstance(status, bool) else None,
-            tap_offset=self._offset,
+            tap_offset=end_offset,
             evidence_digest=hashlib.sha256(line).hexdigest(),
             cancelled=outcome == "cancelled",
         )
