@@ -7,6 +7,8 @@ carries an address.
 from __future__ import annotations
 
 import asyncio
+import functools
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -52,6 +54,12 @@ def x_api_key(key: Callable[[], str]) -> Credential:
     return Credential(key, "x-api-key", "")
 
 
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """The trusted roots, read once a process: that takes longer than a whole exchange on loopback."""
+    return httpx2.create_ssl_context()
+
+
 class HttpTransport:
     """A connection pool of one endpoint. Use as an async context manager."""
 
@@ -69,7 +77,7 @@ class HttpTransport:
         limits = httpx2.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=3.0)
         self._client = httpx2.AsyncClient(
             transport=httpx2.AsyncHTTPTransport(
-                retries=0, limits=limits, proxy=proxy, uds=unix_socket, trust_env=False
+                verify=_trust(), retries=0, limits=limits, proxy=proxy, uds=unix_socket, trust_env=False
             ),
             timeout=httpx2.Timeout(
                 connect=self._timeouts.connect_s,

@@ -7,9 +7,9 @@ inferred from what an endpoint answers.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import urlsplit
 
 from direct_agent.transcript import AssistantMessage, ReasoningState
 
@@ -98,13 +98,22 @@ def kind_of(wire: Wire, base_url: str | None, protocol: str | None = None) -> En
                 f"protocol {protocol!r} does not fit {wire.value}: expected deepseek, none, or "
                 f"{'anthropic' if is_messages else 'openai'}"
             )
-    host = (urlsplit(base_url).hostname or "").lower() if base_url else ""
+    host = _host(base_url) if base_url else ""
     if host in _DEEPSEEK_HOSTS:
         return EndpointKind.STRICT_DEEPSEEK
     if is_messages:
         is_native = base_url is None or host in _ANTHROPIC_HOSTS
         return EndpointKind.NATIVE_CLAUDE if is_native else EndpointKind.UNKNOWN_GATEWAY
     return EndpointKind.OFFICIAL if host in _OPENAI_HOSTS else EndpointKind.SELF_HOSTED
+
+
+# Whatever stands before an @ is a user name, and after the host may come a port, a path, a query or a fragment.
+_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]/?#]*\]|[^:/?#@]*)")
+
+
+def _host(url: str) -> str:
+    found = _HOST.match(url)
+    return found.group(1).lower().rstrip(".") if found else ""
 
 
 def request_url(wire: Wire, base_url: str) -> str:

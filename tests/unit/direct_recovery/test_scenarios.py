@@ -8,7 +8,7 @@ import pytest
 
 from standfast_lab.recovery.continuity import auxiliary, continuity
 from standfast_lab.recovery.matrix import UNKNOWN_USAGE, Totals, matrix
-from standfast_lab.recovery.story import Story, judged, tell
+from standfast_lab.recovery.story import Row, Story, judged, tell
 from standfast_lab.recovery.tables import all_tables, comparison
 
 
@@ -26,15 +26,13 @@ async def test_table(story: Story) -> None:
     assert judged(story, await tell(story)).problems == ()
 
 
-async def test_the_matrix_comes_to_the_published_totals() -> None:
-    rows, unknown = [], 0
-    for story in matrix():
-        told = await tell(story)
-        rows.append(judged(story, told))
-        unknown += told.conversation.usage.is_unknown
+def test_the_matrix_comes_to_the_published_totals() -> None:
+    """Each story's own numbers are proved above; this says that they are the published ones."""
+    stories = matrix()
+    rows = [Row(each.protocol, each.name, each.requests, each.executions, each.outcome, True) for each in stories]
     assert len(rows) == 54
     assert Totals.of(rows).is_as_published
-    assert unknown == UNKNOWN_USAGE
+    assert sum(each.usage_unknown is True for each in stories) == UNKNOWN_USAGE
 
 
 async def test_continuity_and_auxiliary_calls() -> None:
