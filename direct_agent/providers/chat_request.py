@@ -39,7 +39,7 @@ def body(endpoint: Endpoint, view: Transcript, settings: RequestSettings) -> dic
 
 
 def _assistant(endpoint: Endpoint, message: AssistantMessage) -> dict[str, Any]:
-    value: dict[str, Any] = {"role": "assistant", "content": message.text or None}
+    value: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.tool_calls else "")}
     reasoning = "".join(
         each.text for each in message.reasoning if each.kind in (ReasoningKind.TEXT, ReasoningKind.THINKING)
     )
@@ -56,7 +56,7 @@ def _assistant(endpoint: Endpoint, message: AssistantMessage) -> dict[str, Any]:
 
 def _thinking(endpoint: Endpoint) -> dict[str, Any]:
     """DeepSeek has a switch and an effort; OpenAI an effort alone; servers run by oneself a template switch."""
-    off = endpoint.thinking is Thinking.OFF
+    off = not endpoint.is_thinking
     effort = {"reasoning_effort": endpoint.effort} if endpoint.effort is not None else {}
     match endpoint.kind:
         case EndpointKind.STRICT_DEEPSEEK:

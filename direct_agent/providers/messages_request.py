@@ -91,11 +91,11 @@ def _reasoning(endpoint: Endpoint, each: Reasoning) -> dict[str, Any] | None:
 
 
 def _thinking(endpoint: Endpoint) -> dict[str, Any]:
+    if not endpoint.is_thinking:
+        return {"thinking": {"type": "disabled"}}
     effort = {"output_config": {"effort": endpoint.effort}} if endpoint.effort is not None else {}
     match endpoint.thinking:
-        case Thinking.OFF:
-            return {"thinking": {"type": "disabled"}}
-        case Thinking.SERVER:
+        case Thinking.SERVER | Thinking.OFF:
             return effort
         case Thinking.ADAPTIVE:
             return {"thinking": {"type": "adaptive"}} | effort

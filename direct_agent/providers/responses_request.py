@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from direct_agent.core.endpoint import Endpoint, EndpointKind, Thinking
+from direct_agent.core.endpoint import Endpoint, EndpointKind
 from direct_agent.core.request_settings import RequestSettings, requested_output
 from direct_agent.transcript import AssistantMessage, ReasoningKind, ToolResult, Transcript, UserMessage
 
@@ -38,7 +38,7 @@ def body(endpoint: Endpoint, view: Transcript, settings: RequestSettings) -> dic
     value["store"] = False
     if (limit := requested_output(endpoint, settings)) is not None:
         value["max_output_tokens"] = limit
-    if endpoint.thinking is Thinking.OFF:
+    if not endpoint.is_thinking:
         value["reasoning"] = {"effort": "none"}
     elif endpoint.effort is not None:
         value["reasoning"] = {"effort": endpoint.effort}

@@ -143,6 +143,8 @@ def test_intents_never_reach_a_provider(wire: Wire) -> None:
     [
         (Wire.CHAT, "deepseek", {"thinking": Thinking.ON, "effort": "max"}, {"thinking": {"type": "enabled"}, "reasoning_effort": "max"}),
         (Wire.CHAT, "deepseek", {"thinking": Thinking.OFF}, {"thinking": {"type": "disabled"}}),
+        (Wire.CHAT, "deepseek", {"effort": "none"}, {"thinking": {"type": "disabled"}}),
+        (Wire.MESSAGES, "deepseek", {"effort": "none"}, {"thinking": {"type": "disabled"}}),
         (Wire.CHAT, "openai", {"effort": "low"}, {"reasoning_effort": "low"}),
         (Wire.CHAT, "openai", {"thinking": Thinking.OFF}, {"reasoning_effort": "none"}),
         (Wire.CHAT, "none", {"thinking": Thinking.OFF}, {"chat_template_kwargs": {"enable_thinking": False}}),
