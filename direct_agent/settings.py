@@ -70,12 +70,13 @@ def parser(program: str) -> argparse.ArgumentParser:
     """The options that every way of starting the agent has."""
     made = argparse.ArgumentParser(prog=program, description=__doc__.splitlines()[0], allow_abbrev=False)
     add = made.add_argument
+    add("--version", action="version", version=VERSION)
     add("--session-id", help="the id of a session that begins; with --fork-from, the child's")
     add("--resume", metavar="ID", help="go on with a session that is kept")
     add("--fork-from", metavar="ID", help="begin with a copy of this session")
     add("--fork-after", metavar="MESSAGE_ID", help="copy up to the end of this turn; the newest ended one otherwise")
-    add("--home", type=Path, default=Path.home(), help="sessions are in HOME/.standfast-direct")
-    add("--workspace", type=Path, default=Path.cwd())
+    add("--home", type=Path, help="sessions are in HOME/.standfast-direct; the user's own home otherwise")
+    add("--workspace", type=Path, help="the present folder otherwise")
     add("--base-url", help="the endpoint's base address")
     add("--protocol", choices=[wire.value for wire in Wire], default=Wire.MESSAGES.value)
     add(
@@ -113,8 +114,8 @@ def from_arguments(given: argparse.Namespace) -> Settings:
         is_resume=given.resume is not None,
         fork_from=given.fork_from,
         fork_after=given.fork_after,
-        home=given.home.absolute(),
-        workspace=given.workspace.absolute(),
+        home=(given.home or Path.home()).absolute(),
+        workspace=(given.workspace or Path.cwd()).absolute(),
         endpoint=_endpoint(given),
         key=KeySource(given.key_env, given.key_file),
         permissions=Permissions(
