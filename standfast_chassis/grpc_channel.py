@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import grpc
 
-from standfast_chassis.limits import GRPC_MESSAGE_MAX_BYTES
+from standfast_chassis.limits import GRPC_ANSWER_MAX_BYTES, GRPC_MESSAGE_MAX_BYTES
 from standfast_chassis.trace_interceptors import client_interceptors
 from standfast_chassis.tracing import Tracing
 
@@ -33,7 +33,7 @@ def open_channel(
     Use every streaming call inside cancelled_on_exit().
     """
     options: list[tuple[str, str | int]] = [
-        ("grpc.max_receive_message_length", GRPC_MESSAGE_MAX_BYTES),
+        ("grpc.max_receive_message_length", GRPC_ANSWER_MAX_BYTES),
         ("grpc.max_send_message_length", GRPC_MESSAGE_MAX_BYTES),
         ("grpc.keepalive_time_ms", int(keepalive_interval_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(keepalive_timeout_s * 1000)),

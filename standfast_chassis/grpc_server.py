@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import reflection
 
 from standfast_chassis.error_interceptor import ErrorInterceptor
 from standfast_chassis.errors import AddressInUseError
-from standfast_chassis.limits import GRPC_MESSAGE_MAX_BYTES
+from standfast_chassis.limits import GRPC_ANSWER_MAX_BYTES, GRPC_MESSAGE_MAX_BYTES
 from standfast_chassis.trace_interceptors import TraceServerInterceptor
 from standfast_chassis.tracing import Tracing
 
@@ -57,7 +57,7 @@ class GrpcServer:
                 # Two processes on one port would share its calls between them, silently.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", GRPC_MESSAGE_MAX_BYTES),
-                ("grpc.max_send_message_length", GRPC_MESSAGE_MAX_BYTES),
+                ("grpc.max_send_message_length", GRPC_ANSWER_MAX_BYTES),
                 ("grpc.keepalive_time_ms", 20_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),

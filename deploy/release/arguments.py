@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from deploy.release.context import REPO
+from deploy.release.pins import load_pins
 
 
 def cache_folder() -> Path:
@@ -19,7 +20,9 @@ def cache_folder() -> Path:
 def parser(program: str, description: str, manifest_name: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=program, description=description)
     made.add_argument(
-        "--agents", default="claude-code", help="agents to put in, separated by commas (default: %(default)s)"
+        "--agents",
+        default=",".join(load_pins()),
+        help="agents to put in, separated by commas (default: all that are pinned, %(default)s)",
     )
     made.add_argument(
         "--manifest",

@@ -66,9 +66,9 @@ class Site:
         await self._stack.__aexit__(kind, error, trace)
         assert self.lab.failures == (), "the lab provider itself failed"
 
-    def talk(self, *, model: str | None = None, **options: str) -> Talk:
+    def talk(self, *, agent: str = "claude-code", model: str | None = None, **options: str) -> Talk:
         """A new conversation. `options` are the agent's."""
-        return Talk(self.client, model=model, options=options)
+        return Talk(self.client, agent=agent, model=model, options=options)
 
     # --- what the model was told --------------------------------------------------------------------------------------
 

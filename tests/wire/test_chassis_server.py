@@ -100,6 +100,21 @@ async def test_a_message_of_the_full_size_passes_and_a_larger_one_is_refused() -
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_an_answer_may_be_as_long_as_what_a_cli_may_print_in_a_turn() -> None:
+    async with GrpcServer(codes={}) as server:
+
+        async def lengthen(request: bytes, context: object) -> bytes:
+            return b"x" * int(request)
+
+        handler = grpc.unary_unary_rpc_method_handler(lengthen)
+        server.grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Long", {"Call": handler}),))
+        port = server.listen("127.0.0.1:0")
+        await server.start([])
+        async with open_channel(f"127.0.0.1:{port}") as channel:
+            call: Any = channel.unary_unary("/test.Long/Call")
+            assert len(await call(b"%d" % (64 * 1024 * 1024), timeout=60)) == 64 * 1024 * 1024
+
+
 async def test_a_restarted_server_is_found_again_soon() -> None:
     async with GrpcServer(codes={}) as first:
         _add_echo(first)

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from deploy.release.errors import BuildError
-from deploy.release.npm_package import fetched_package, integrity_of, unpacked_member
-from deploy.release.pins import AgentPin, chosen_pins, load_pins
+from deploy.release.npm_package import fetched_package, integrity_of, unpacked_folder, unpacked_member
+from deploy.release.pins import AgentPin, RuntimePin, chosen_pins, load_pins
+from deploy.release.tool_folder import laid_out_tools
+from sandbox_manager.guest.measure import folder_digest
 
 CLI = b"#!/bin/sh\necho 1.2.3\n"
 
@@ -119,3 +121,85 @@ def test_a_pin_with_a_missing_key_is_refused(tmp_path: Path) -> None:
     pins.write_text(json.dumps({"x": {"version": "1"}}))
     with pytest.raises(BuildError, match="'x' must have exactly the keys"):
         load_pins(pins)
+
+
+# --- a CLI that is a program for a runtime -----------------------------------------------------------------------------------------
+PROGRAM = {"package/package.json": b"{}", "package/dist/cli.js": b"print()", "package/docs/read.me": b"words"}
+
+
+def packed_files(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def folder_pin(cache: Path, digest: str = "") -> AgentPin:
+    """A pin whose two packages are in the cache already."""
+    (cache / "npm").mkdir(parents=True, exist_ok=True)
+    program = packed_files(cache / "npm" / "@example+program-1.2.3.tgz", PROGRAM)
+    runtime = packed_files(cache / "npm" / "runtime-20.0.0.tgz", {"package/bin/run": CLI, "package/more": b"x"})
+    return AgentPin(
+        agent="stub",
+        version="1.2.3",
+        package="@example/program",
+        integrity=integrity_of(program),
+        member="",
+        member_sha256=digest,
+        executable="run",
+        program="app/dist/cli.js",
+        members=("package/package.json", "package/dist"),
+        runtime=RuntimePin("runtime", "20.0.0", integrity_of(runtime), "package/bin/run"),
+    )
+
+
+def unpacked_with_its_digest(cache: Path) -> tuple[AgentPin, Path]:
+    with pytest.raises(BuildError) as refused:
+        unpacked_folder(folder_pin(cache, "0" * 64), cache)
+    digest = str(refused.value).partition("found ")[2][:64]
+    pin = folder_pin(cache, digest)
+    return pin, unpacked_folder(pin, cache)
+
+
+def test_a_folder_holds_the_runtime_and_what_is_kept_of_the_package(tmp_path: Path) -> None:
+    _, folder = unpacked_with_its_digest(tmp_path)
+    files = {
+        path.relative_to(folder).as_posix(): stat.S_IMODE(path.stat().st_mode)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    assert files == {"run": 0o755, "program": 0o644, "app/package.json": 0o644, "app/dist/cli.js": 0o644}
+    assert (folder / "program").read_text() == "app/dist/cli.js\n"
+
+
+def test_a_folder_with_other_bytes_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="expected sha256 0000"):
+        unpacked_folder(folder_pin(tmp_path, "0" * 64), tmp_path)
+    assert list((tmp_path / "unpacked" / "stub").iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["changed", "added", "removed", "made executable"])
+def test_a_damaged_folder_is_made_anew(tmp_path: Path, damage: str) -> None:
+    pin, folder = unpacked_with_its_digest(tmp_path)
+    script = folder / "app" / "dist" / "cli.js"
+    match damage:
+        case "changed":
+            script.write_bytes(b"evil()")
+        case "added":
+            (script.parent / "more.js").write_bytes(b"evil()")
+        case "removed":
+            script.unlink()
+        case _:
+            script.chmod(0o755)
+    assert folder_digest(folder) != pin.member_sha256
+    assert folder_digest(unpacked_folder(pin, tmp_path)) == pin.member_sha256
+
+
+def test_a_folder_is_where_the_launch_spec_looks_and_follows_its_pin(tmp_path: Path) -> None:
+    pin, folder = unpacked_with_its_digest(tmp_path)
+    for _ in range(2):
+        tools = laid_out_tools([pin], tmp_path)
+        assert (tools / "stub").resolve() == folder.resolve()
+        assert (tools / "stub" / "run").read_bytes() == CLI

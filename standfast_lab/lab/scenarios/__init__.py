@@ -1,0 +1,15 @@
+"""Importing this puts every scenario on the list, in the order of the matrix."""
+
+from standfast_lab.lab.scenarios import (
+    cancelling,
+    compacting,
+    failing,
+    keeping,
+    killing,
+    replies,
+    stores,
+    streams,
+    texts,
+)
+
+__all__ = ["cancelling", "compacting", "failing", "keeping", "killing", "replies", "stores", "streams", "texts"]
