@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from standfast_client.commands import about, chat, conversations, lab, queue, requests, servers, turns, up
+from standfast_client.commands import about, chat, conversations, direct, lab, queue, requests, servers, turns, up
 from standfast_client.exit_codes import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ app.command()(about.agents)
 app.command()(about.version)
 app.command(context_settings=servers.CONTEXT)(servers.runner)
 app.command(context_settings=servers.CONTEXT)(servers.manager)
+app.command(context_settings=servers.CONTEXT)(direct.direct)
 app.command("host-agent", context_settings=servers.CONTEXT)(servers.host_agent)
 app.add_typer(queue.app, name="queue")
 app.add_typer(lab.app, name="lab")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from runner.drivers.claude_code import driver as claude_code
 from runner.drivers.codex import driver as codex
+from runner.drivers.direct import driver as direct
 from runner.drivers.pi import driver as pi
 from runner.drivers.port import Driver, Opening
 
@@ -97,6 +98,30 @@ AGENTS: tuple[AgentEntry, ...] = (
             ("sub_agents", "no: this CLI has none"),
             ("questions", "no: this CLI never asks"),
             ("permissions", "no: this CLI never asks, so every mode but auto is refused"),
+            ("fork", "later: it comes with forks"),
+            ("compact", "later: it comes with native commands"),
+            ("steer", "later: it comes with steering"),
+        ),
+    ),
+    AgentEntry(
+        name=direct.AGENT,
+        version=direct.VERSION,
+        identity_known="BEFORE_PROMPT",
+        names_session="HOST",
+        naming_frames=direct.NAMING_FRAMES,
+        make_driver=direct.DirectDriver,
+        settings_per_process=("model", "permission_mode", "allow_rules", "deny_rules"),
+        settings_per_turn=(),
+        permission_modes=("auto", "ask", "deny"),
+        rule_tools=direct.RULE_TOOLS,
+        rejects_questions=True,
+        options=direct.OPTIONS,
+        capabilities=(
+            ("cancel", "yes"),
+            ("resume", "yes"),
+            ("sub_agents", "no: this agent has none"),
+            ("questions", "yes"),
+            ("permissions", "yes"),
             ("fork", "later: it comes with forks"),
             ("compact", "later: it comes with native commands"),
             ("steer", "later: it comes with steering"),

@@ -1,0 +1,1 @@
+"""The built-in agent: its own native session, its tools, and three provider protocols with recovery in full."""

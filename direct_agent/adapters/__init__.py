@@ -1,0 +1,1 @@
+"""Where the direct agent touches the network and the clock."""

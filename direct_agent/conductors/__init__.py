@@ -1,0 +1,1 @@
+"""The tasks around the attempt machine: one attempt, one round, one auxiliary call."""

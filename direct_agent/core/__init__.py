@@ -1,0 +1,1 @@
+"""Pure decisions of the direct agent that need no protocol: endpoint kinds, settings, what of a history is sent."""

@@ -1,0 +1,1 @@
+"""The program that others drive: one JSON object a line, both ways."""

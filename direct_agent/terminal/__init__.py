@@ -1,0 +1,1 @@
+"""The agent by itself in a terminal, or once for a program."""

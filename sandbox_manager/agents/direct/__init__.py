@@ -1,0 +1,1 @@
+"""The built-in agent, as the sandbox side knows it: launch, gate grammar, tap reader, store reader, bookkeeping."""
