@@ -7,10 +7,12 @@ from types import MappingProxyType
 
 from sandbox_manager.agents.claude_code.agent import ClaudeCode
 from sandbox_manager.agents.errors import UnknownAgentError
+from sandbox_manager.agents.kilo.agent import Kilo
+from sandbox_manager.agents.opencode.agent import OpenCode
 from sandbox_manager.agents.pi.agent import Pi
 from sandbox_manager.agents.port import SandboxAgent
 
-_LISTED: tuple[SandboxAgent, ...] = (ClaudeCode(), Pi())
+_LISTED: tuple[SandboxAgent, ...] = (ClaudeCode(), Pi(), OpenCode(), Kilo())
 
 AGENTS: Mapping[str, SandboxAgent] = MappingProxyType({agent.name: agent for agent in _LISTED})
 
