@@ -206,6 +206,9 @@ class TapFindings:
     message_printed_as: str | None = None  # our message's record, where the CLI gives it another id than we sent
     handshake_session_id: str | None = None  # the session that the CLI itself named in its handshake
     handshake_store: str | None = None  # the absolute path of its store, where the CLI names it there
+    retire_reason: str | None = (
+        None  # why the process should serve no other turn, where something in the output says so
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,3 +337,4 @@ class LaunchSpec:
     env: tuple[tuple[str, str], ...] = field(repr=False)
     cwd: str
     files: tuple[tuple[str, int, bytes], ...] = ()  # (path, mode, content), written by a process of the slot
+    is_bridged: bool = False  # argv[0] is a server; the supervisor runs its bridge for it, with the rest as arguments
