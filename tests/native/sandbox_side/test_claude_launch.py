@@ -176,8 +176,8 @@ def test_a_session_id_that_is_a_path_is_refused(session_id: str) -> None:
 
 
 def test_the_agents_list_names_each_cli_once() -> None:
-    assert list(AGENTS) == ["claude-code"]
+    assert sorted(AGENTS) == sorted(agent.name for agent in AGENTS.values())
     assert isinstance(AGENTS["claude-code"], ClaudeCode)
     with pytest.raises(UnknownAgentError) as refused:
         agent_named("nobody")
-    assert refused.value.metadata["known"] == "claude-code"
+    assert "claude-code" in refused.value.metadata["known"]

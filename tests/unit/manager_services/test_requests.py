@@ -57,7 +57,7 @@ def test_a_message_has_a_byte_and_is_not_over_the_limit(bad: int) -> None:
 
 def test_an_agent_that_this_build_does_not_have_is_refused_with_those_it_has() -> None:
     with pytest.raises(AgentUnknownError, match="claude-code"):
-        checked_agent("codex")
+        checked_agent("nobody")
 
 
 @pytest.mark.parametrize("field", ["agent", "native_session_id", "cwd", "store"])
