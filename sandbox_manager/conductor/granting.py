@@ -13,6 +13,7 @@ from sandbox_manager.agents.errors import AgentLocatorError
 from sandbox_manager.agents.registry import AGENTS
 from sandbox_manager.conductor.members import member_machine
 from sandbox_manager.conductor.parts import Parts
+from sandbox_manager.conductor.process_settings import process_settings
 from sandbox_manager.conductor.sandboxes import ReadySandbox
 from sandbox_manager.core.context import RecordedProcess
 from sandbox_manager.core.member import Granted
@@ -78,7 +79,7 @@ class Granting:
         if not wish.says_permissions and member.permissions is not None:
             # A turn that says nothing of it must not undo what the conversation was told before.
             wish = replace(
-                wish, settings=ProcessSettings.of(wish.settings.model, member.permissions, wish.settings.options)
+                wish, settings=process_settings(wish.settings.model, member.permissions, wish.settings.options)
             )
         kept = member.kept
         may_reuse = kept is not None and _fits(kept, ready, wish.settings, member)

@@ -20,7 +20,6 @@ from sandbox_manager.core.values import (
     StoreRecord,
     Verdict,
 )
-from standfast_chassis.canonical_json import sha256_hex
 
 
 class TurnState(Enum):
@@ -100,22 +99,6 @@ class ProcessSettings:
     permissions: Permissions
     options: tuple[tuple[str, str], ...]
     digest: str
-
-    @classmethod
-    def of(
-        cls, model: str | None, permissions: Permissions, options: tuple[tuple[str, str], ...] = ()
-    ) -> ProcessSettings:
-        """With its digest: equal settings, equal digest."""
-        digest = sha256_hex(
-            {
-                "model": model,
-                "permission_mode": permissions.mode,
-                "options": dict(options),
-                "allow_rules": list(permissions.allow_rules),
-                "deny_rules": list(permissions.deny_rules),
-            }
-        )
-        return cls(model, permissions, options, digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import re
 
 from sandbox_manager.agents.errors import AgentError
 from sandbox_manager.agents.registry import AGENTS
+from sandbox_manager.conductor.process_settings import process_settings
 from sandbox_manager.core.records import ConversationRef, Permissions, ProcessSettings
 from sandbox_manager.core.refusals import (
     AgentUnknownError,
@@ -111,7 +112,7 @@ def checked_settings(agent: str, settings: types_pb2.AgentSettings) -> ProcessSe
         AGENTS[agent].launch(probe)
     except AgentError as error:
         raise SettingUnknownError(error.message, error.metadata) from error
-    return ProcessSettings.of(model, permissions, options)
+    return process_settings(model, permissions, options)
 
 
 def says_permissions(settings: types_pb2.AgentSettings) -> bool:

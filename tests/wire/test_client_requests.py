@@ -173,7 +173,7 @@ async def test_a_message_is_taken_out_and_one_that_runs_is_refused() -> None:
 async def test_a_turn_says_what_to_do_when_busy_and_what_it_may() -> None:
     script = Script()
     words = ("--when-busy", "queue", "--permission-mode", "ask", "--allow", "Bash(git *)", "--deny", "WebFetch")
-    limits = ("--silence-limit-s", "2.5", "--request-expiry-s", "0.0001")
+    limits = ("--silence-limit-s", "2.5", "--request-expiry-s", "0.001")
     async with fake_runner(script) as address:
         done = await run("turn", "-c", "c-1", *words, *limits, "--runner", address, "hi")
         sent = await run("turn", "-c", "c-1", "--when-busy", "queue", "--no-wait", "--runner", address, "next")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox_manager.core.records import Permissions, ProcessSettings
+from sandbox_manager.conductor.process_settings import process_settings
+from sandbox_manager.core.records import Permissions
 from sandbox_manager.core.refusals import AgentUnknownError, IdInvalidError, RequestInvalidError, SettingUnknownError
 from sandbox_manager.services.requests import (
     checked_agent,
@@ -56,7 +57,7 @@ def test_a_message_has_a_byte_and_is_not_over_the_limit(bad: int) -> None:
 
 def test_an_agent_that_this_build_does_not_have_is_refused_with_those_it_has() -> None:
     with pytest.raises(AgentUnknownError, match="claude-code"):
-        checked_agent("codex")
+        checked_agent("nobody")
 
 
 @pytest.mark.parametrize("field", ["agent", "native_session_id", "cwd", "store"])
@@ -80,7 +81,7 @@ def test_settings_that_are_equal_have_one_digest_however_they_are_said() -> None
     said = checked_settings("claude-code", types.AgentSettings(permission_mode="auto"))
     unsaid = checked_settings("claude-code", types.AgentSettings())
     assert said == unsaid
-    assert said.digest == ProcessSettings.of(None, Permissions()).digest
+    assert said.digest == process_settings(None, Permissions()).digest
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_settings_that_are_equal_have_one_digest_however_they_are_said() -> None
     ],
 )
 def test_settings_that_differ_have_another_digest(settings: types.AgentSettings) -> None:
-    assert checked_settings("claude-code", settings).digest != ProcessSettings.of(None, Permissions()).digest
+    assert checked_settings("claude-code", settings).digest != process_settings(None, Permissions()).digest
 
 
 @pytest.mark.parametrize(
