@@ -7,8 +7,8 @@ from standfast_lab.lab.play import LabTalk, Play
 from standfast_lab.lab.scenario import scenario
 from standfast_lab.lab.talk import CONFIRMED, Told
 
-# Nearly all of a window of a million tokens, and more than a smaller one.
-NEARLY_FULL = "[[lab:usage=980000x50 times=1]]"
+# Nearly all of a window of a million tokens, and more than a smaller one; and text enough that there is something to compact.
+NEARLY_FULL = "[[lab:usage=980000x50 times=1]] [[lab:long=1MiB times=1]]"
 
 
 @scenario("native-compaction")
