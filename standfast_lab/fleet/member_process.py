@@ -18,7 +18,8 @@ from standfast_chassis.build_info import RELEASE_SHA_VARIABLE, build_info
 from standfast_lab.fleet.process import VARIABLE
 from standfast_lab.fleet.switches import Switches
 
-READY_TIMEOUT_S = 60.0
+# A host agent is ready when it has measured all agents and is registered: seconds, but minutes beside several test runs on two cores.
+READY_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 
 

@@ -89,8 +89,16 @@ async def _run(
     # Asked to end, it stops its fleet in order and leaves nothing running.
     task = asyncio.current_task()
     assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        # Once: a second cancel would break off the stopping itself and leave processes behind.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: None)
+        task.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, end)
     for name in agents:
         # The path is short: sockets and project slugs have lengths to keep.
         with tempfile.TemporaryDirectory(prefix="sf-lab-", ignore_cleanup_errors=True) as folder:

@@ -118,4 +118,28 @@ _PI = AgentWords(
     cannot={"sub-agent": "it has none"},
 )
 
-AGENTS: Mapping[str, AgentWords] = {row.name: row for row in (_CLAUDE, _PI)}
+_CODEX = AgentWords(
+    name="codex",
+    shell=lambda command: tool_word("exec_command", cmd=command),
+    is_process=_program("codex", "app-server"),
+    model="lab-model",
+    few_retries={"max_retries": "0"},
+    # A failure says its kind, and the status only for some.
+    tells_status=False,
+    # An item that was whole before the failure lasts, a partial one goes.
+    failed_replies="OPEN",
+    endings={
+        "call-refused": BAD,
+        "call-refused-then-resume": Ending("FAILED", KEPT, "NATIVE_ERROR"),
+        "first-call-refused": BAD,
+        "retries-exhausted": Ending("FAILED", KEPT, "NATIVE_ERROR"),
+        "quota": Ending("FAILED", KEPT, "NATIVE_ERROR"),
+        "stream-cut-behind-the-text": Ending("FAILED", KEPT, "NATIVE_ERROR"),
+        "error-inside-the-stream": Ending("FAILED", KEPT, "NATIVE_ERROR"),
+        "refusal": Ending("FAILED", KEPT, "NATIVE_ERROR"),
+        "length-stop": Ending("FAILED", KEPT, "NATIVE_ERROR"),
+    },
+    cannot={"sub-agent": "they outlive the turn, so they are switched off"},
+)
+
+AGENTS: Mapping[str, AgentWords] = {row.name: row for row in (_CLAUDE, _PI, _CODEX)}

@@ -15,6 +15,9 @@ from standfast_lab.oracle import Outcome, Turn
 from standfast_lab.provider.log import Row
 
 _numbers = itertools.count(1)
+# A process that was not done in the product's own times leaves, and the next turn resumes: right on a machine that is too busy, and no
+# loss. Only then a LIVE turn may be RESTORED, and the cell says how often.
+LATE = ("LIFECYCLE_NOT_CLOSED", "STORE_PROMISED", "CENSUS_INCOMPLETE")
 
 
 def at(kind: str) -> Callable[[pb.TurnEvent], bool]:
@@ -31,6 +34,7 @@ class Play:
         self.agent = agent
         self.turns = 0
         self.judged = 0
+        self.late = 0
 
     @property
     def ending(self) -> Ending:
@@ -40,7 +44,8 @@ class Play:
     @property
     def summary(self) -> str:
         """What was done, in a few words."""
-        return f"{self.turns} turns, {self.judged} requests judged"
+        late = f"; {self.late} times the process left because it was late" if self.late else ""
+        return f"{self.turns} turns, {self.judged} requests judged{late}"
 
     def talk(self, **options: str) -> LabTalk:
         """A new conversation. `options` are the agent's."""
@@ -57,12 +62,20 @@ class LabTalk(Talk):
         self.word = word
         self.first = f"remember: the word is {word}"
         self._first_text: str | None = None
+        self._left_late = False
 
     async def turn(self, message: str, **more: object) -> Told:
         """As in Talk; counted."""
         self._first_text = self._first_text or message
         self.play.turns += 1
-        return await super().turn(message, **more)  # type: ignore[arg-type]  # passed on as they came
+        told = await super().turn(message, **more)  # type: ignore[arg-type]  # passed on as they came
+        self._left_late = told.turn.process_reason in LATE
+        self.play.late += self._left_late
+        return told
+
+    def state_due(self, state: str) -> str:
+        """The context state that the next turn must have, where `state` is due if the process was done in time."""
+        return "RESTORED" if state == "LIVE" and self._left_late else state
 
     def _keep(self, message: str, told: Told) -> None:
         """What a complete history holds of a failed turn is the agent's way."""
@@ -89,6 +102,7 @@ class LabTalk(Talk):
 
     async def asked(self, state: str, message: str = "what is the word?", answer: str | None = None) -> Told:
         """One more turn that must be in order and in this state, with a complete request and the right answer."""
+        state = self.state_due(state)
         told = await self.turn(message)
         check(told.words, (state, "COMPLETED", CONFIRMED), f"turn {message[:40]!r}", told.turn)
         if message == "what is the word?" and answer is None:
@@ -100,6 +114,7 @@ class LabTalk(Talk):
 
     async def ends(self, message: str, ending: Ending, *, state: str = "LIVE") -> Told:
         """A turn that must end in this way; whatever the way, it is settled and its locator is saved."""
+        state = self.state_due(state)
         told = await self.turn(message)
         check((told.context, told.outcome), (state, ending.outcome), f"turn {message[:40]!r}", told.turn)
         check(told.reason, ending.reason, "the failure's reason", told.turn)

@@ -110,7 +110,7 @@ class LabSite:
         """Where the sandbox's own files lie on this machine. On docker: the writable layer, which only root reaches."""
         if self._parts.engine == "docker":
             return _writable_layer(container_id)
-        for record in (self.fleet.folder / "h" / "g").glob("**/container.json"):
+        for record in (self.fleet.folder / "h" / "g").glob("*/container.json"):
             if json.loads(record.read_text())["container_id"] == container_id:
                 return record.parent.resolve()
         raise LabCheckError(f"no sandbox {container_id} below {self.fleet.folder}")

@@ -2,7 +2,6 @@
 
 from standfast_lab.lab.scenarios import (
     cancelling,
-    compacting,
     failing,
     keeping,
     killing,
@@ -12,4 +11,4 @@ from standfast_lab.lab.scenarios import (
     texts,
 )
 
-__all__ = ["cancelling", "compacting", "failing", "keeping", "killing", "replies", "stores", "streams", "texts"]
+__all__ = ["cancelling", "failing", "keeping", "killing", "replies", "stores", "streams", "texts"]

@@ -15,7 +15,8 @@ async def follow_up_live(play: Play) -> None:
     talk = play.talk()
     first = await talk.begin()
     second = await talk.asked("LIVE")
-    check((second.session, second.process), (first.session, first.process), "session and process of the second turn")
+    check(second.session, first.session, "the session of the second turn")
+    check(second.process == first.process, second.context == "LIVE", "one process for both turns")
     await talk.asked("LIVE", 'what did you reply to "what is the word?"', f"I replied: the word is {talk.word}")
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from standfast.runner.v1 import runner_pb2 as pb
-from standfast_lab.fleet.member_process import MemberProcess
 from standfast_lab.lab.checks import check, check_that
 from standfast_lab.lab.play import LabTalk, Play, at
 from standfast_lab.lab.scenario import scenario
 from standfast_lab.lab.scenarios.cancelling import STREAM
 from standfast_lab.lab.talk import CONFIRMED
-
-COMES_BACK_S = 180.0
 
 
 @scenario("cli-killed-between-turns")
@@ -57,12 +54,6 @@ async def cli_killed_in_a_tool(play: Play) -> None:
     await _killed_in_a_turn(play, play.agent.shell("sleep 600"), at("tool_call"))
 
 
-async def _comes_back(member: MemberProcess) -> None:
-    """Started again and serving: the registration measures everything anew, which takes its time on busy cores."""
-    await member.start()
-    await member.wait_ready(COMES_BACK_S)
-
-
 async def _goes_on(talk: LabTalk, session: str) -> None:
     """The next turn, as soon as everybody is back, has the settled history; so has the one after a stop."""
     after = await talk.turn_until_answered("what is the word?")
@@ -80,7 +71,7 @@ async def host_agent_killed_between_turns(play: Play) -> None:
     talk, fleet = play.talk(), play.site.fleet
     first = await talk.begin()
     await fleet.host_agent.kill()
-    await _comes_back(fleet.host_agent)
+    await fleet.restart(fleet.host_agent)
     await _goes_on(talk, first.session)
 
 
@@ -96,7 +87,7 @@ async def host_agent_killed_in_a_turn(play: Play) -> None:
         if event.HasField("text_delta") and not killed:
             killed = True
             await fleet.host_agent.kill()
-            await _comes_back(fleet.host_agent)
+            await fleet.restart(fleet.host_agent)
 
     broken = await talk.turn(f"long work {STREAM}", on_event=kill)
     check_that(killed, "the host agent was killed", broken.turn)
