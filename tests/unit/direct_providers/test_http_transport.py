@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+import zlib
 from collections.abc import Sequence
 
 import pytest
@@ -158,3 +159,21 @@ async def test_request_ids_are_kept() -> None:
 
 def test_a_credential_does_not_show_its_key() -> None:
     assert KEY not in repr(Credential(lambda: KEY))
+
+
+def flushed(body: bytes, *, is_whole: bool) -> Step:
+    """A gzip body whose text can all be read, with or without the end of the encoding; its HTTP end is clean."""
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    packed = packer.compress(body) + packer.flush(zlib.Z_SYNC_FLUSH)
+    return Step(packed + (packer.flush() if is_whole else b""), headers=(("content-encoding", "gzip"),))
+
+
+async def test_an_encoded_body_that_is_cut_is_an_interruption_although_a_finish_reason_was_read() -> None:
+    body = answers.text(Wire.CHAT).replace(b"data: [DONE]\n\n", b"")
+    cut, _ = await attempt([flushed(body, is_whole=False)])
+    assert cut.fault is not None
+    assert (cut.fault.fault_class, cut.fault.reason) == (FaultClass.STREAM, Reason.PREMATURE_EOF)
+    whole, _ = await attempt([flushed(body, is_whole=True)])
+    assert whole.candidate is not None
+    ended, _ = await attempt([flushed(answers.text(Wire.CHAT), is_whole=False)])
+    assert ended.candidate is not None

@@ -233,6 +233,16 @@ async def test_after_three_healthy_rounds_a_new_incident_is_regenerated_with_the
     assert b"completed-tool-results" in server.heard[6].body
 
 
+async def test_the_regenerated_answer_is_none_of_the_three_healthy_rounds() -> None:
+    wire = Wire.MESSAGES
+    bare = Step(answers.tool(wire, "call_x", reasoning=None))
+    good = [Step(answers.tool(wire, f"call_{at}")) for at in range(3)]
+    conversation = Conversation(endpoint(wire))
+    _, ends = await talk(conversation, [bare, *good, bare, Step(answers.text(wire))], "a")
+    assert ends == [RoundEnd.FAILED]
+    assert conversation.executions == 3
+
+
 async def test_a_regenerated_answer_that_asks_for_another_tool_runs_only_that() -> None:
     wire = Wire.MESSAGES
     conversation = Conversation(endpoint(wire))
