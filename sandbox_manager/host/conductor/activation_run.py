@@ -359,6 +359,10 @@ class ActivationRun:
                 self._refusal = HandshakeFailedError(f"{failure.message}. Nothing was sent.", failure.metadata)
                 await self._step(machine.PrepareFailed(self._refusal.reason))
                 return
+            if self._is_new and self._agent.has_helpers:
+                # Without the record they end with the turn; a sandbox that is lost is heard of by the pump.
+                with suppress(GuestLinkError, GuestOperationError):
+                    await self._slot.note_helpers()
             await self._step(machine.Prepared(self._report("OK")))
             return
         self._refusal = SessionNotResumedError(

@@ -59,6 +59,9 @@ class HostedCli:
     has_gap: bool = False
     was_interrupted_on_loss: bool = False
     stderr_tail: bytes = b""
+    helpers: tuple[
+        SlotProcess, ...
+    ] = ()  # what it had started when it answered its native start: they stay as long as it does
     exit: ProcessExited | None = None
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -200,6 +203,14 @@ class HostedSlot:
         """What the supervisor writes when this host agent is gone for longer than the grace; empty takes it back."""
         if self.cli is not None and self.cli.exit is None:
             await self._link.deposit_interrupt(self.number, self.cli.process_generation, data, grace_s)
+
+    async def note_helpers(self) -> None:
+        """Records what runs beside a new process that has answered its native start, before anything was sent to it."""
+        cli = self.cli
+        if cli is not None:
+            found = await self._link.census(self.number)
+            others = (SlotProcess(one.pid, one.start_time) for one in found.processes)
+            cli.helpers = tuple(one for one in others if one != cli.process)
 
     async def leave(self, by: LeaveBy, exit_wait_s: float) -> bool:
         """Asks the process to leave by itself and waits; whether its exit was confirmed."""
