@@ -102,6 +102,7 @@ class SandboxAgent(Protocol):
     executable: str  # its path relative to the tool folder, e.g. "claude-code/claude"
     identity_known: str  # BEFORE_PROMPT or FIRST_EVENT
     names_session: str  # who names a session that begins: HOST (its id is granted) or CLI (its handshake says it)
+    has_helpers: bool  # whether it starts processes of its own before its native start is answered, which must stay as long as it does
     needs_per_process: tuple[str, ...]  # setting names that need a new process
 
     def launch(self, settings: LaunchSettings) -> LaunchSpec:

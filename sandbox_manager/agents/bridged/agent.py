@@ -22,6 +22,7 @@ class BridgedAgent:
 
     identity_known: str = "BEFORE_PROMPT"
     names_session: str = "CLI"
+    has_helpers: bool = True  # its server
     needs_per_process: tuple[str, ...] = ("model", "permission_mode", "allow_rules", "deny_rules", *launch.OPTIONS)
 
     def __init__(self, product: Product) -> None:

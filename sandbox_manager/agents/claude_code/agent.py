@@ -25,6 +25,7 @@ class ClaudeCode:
     # `initialize` on --resume answers without naming a session: the first root event of the turn names it.
     identity_known: str = "FIRST_EVENT"
     names_session: str = "HOST"
+    has_helpers: bool = False
     needs_per_process: tuple[str, ...] = ("model", "permission_mode", "allow_rules", "deny_rules", "max_retries")
 
     def launch(self, settings: LaunchSettings) -> LaunchSpec:

@@ -24,6 +24,7 @@ class Codex:
     # The answer to thread/start and thread/resume names the thread and its rollout.
     identity_known: str = "BEFORE_PROMPT"
     names_session: str = "CLI"
+    has_helpers: bool = True
     needs_per_process: tuple[str, ...] = ("model", "permission_mode", "max_retries")
 
     def launch(self, settings: LaunchSettings) -> LaunchSpec:

@@ -91,6 +91,11 @@ def launch(settings: LaunchSettings) -> LaunchSpec:
             f"codex: permission_mode is one of {', '.join(APPROVAL_POLICIES)}, not {settings.permission_mode!r}",
             {"agent": AGENT, "setting": "permission_mode", "found": settings.permission_mode},
         )
+    if settings.allow_rules or settings.deny_rules:
+        raise AgentSettingError(
+            "codex: this CLI has no permission rules by tool; expected none",
+            {"agent": AGENT, "setting": "deny_rules" if settings.deny_rules else "allow_rules"},
+        )
     argv = [settings.executable]
     for name, value in (*_SETTINGS, *_granted(settings)):
         argv += ["-c", f"{name}={json.dumps(value, ensure_ascii=False)}"]  # a JSON text or list is a TOML one, too

@@ -26,6 +26,7 @@ class Direct:
     executable: str = "direct/direct"
     identity_known: str = "BEFORE_PROMPT"
     names_session: str = "HOST"
+    has_helpers: bool = False
     needs_per_process: tuple[str, ...] = ("model", "permission_mode", "allow_rules", "deny_rules", *launch.OPTION_NAMES)
 
     def launch(self, settings: LaunchSettings) -> LaunchSpec:

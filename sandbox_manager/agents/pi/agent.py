@@ -25,6 +25,7 @@ class Pi:
     identity_known: str = "BEFORE_PROMPT"
     # The id is ours (`--session-id`); where the session's file lies the handshake says, since its name holds a time.
     names_session: str = "HOST"
+    has_helpers: bool = False
     needs_per_process: tuple[str, ...] = (
         "model",
         "permission_mode",

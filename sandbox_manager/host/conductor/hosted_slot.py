@@ -64,7 +64,6 @@ class HostedCli:
     stderr_tail: bytes = b""
     exit: ProcessExited | None = None
     exited: asyncio.Event = field(default_factory=asyncio.Event)
-    is_bridged: bool = False
     family: tuple[SlotProcess, ...] = ()
 
     @property
@@ -192,7 +191,6 @@ class HostedSlot:
                 locator,
                 settings_digest,
                 spawned.events,
-                is_bridged=started.is_bridged,
                 family=(process,),
             )
             self.machine.step(machine.Started(process))
@@ -200,8 +198,8 @@ class HostedSlot:
             return self.cli
 
     async def record_family(self) -> None:
-        """The handshake is answered: what a bridge has started by now, its server, stays with it. Raises GuestLinkError."""
-        if self.cli is not None and self.cli.is_bridged:
+        """The handshake is answered and nothing was sent: what the process has started by now stays with it. Raises GuestLinkError."""
+        if self.cli is not None:
             census = await self._link.census(self.number)
             self.cli.family = tuple(SlotProcess(one.pid, one.start_time) for one in census.processes)
 

@@ -226,7 +226,9 @@ def test_the_gate_reads_messages_answers_and_aborts() -> None:
         frame(op="reject", id="per_1", message=""),
     ):
         assert AGENT.classify(answer, context()) == AnswerFrame("per_1")
-    assert AGENT.classify(AGENT.interrupt_frame("int-1", AGENT.locator("", "/workspace")), context()) == InterruptFrame("int-1")
+    assert AGENT.classify(AGENT.interrupt_frame("int-1", AGENT.locator("", "/workspace")), context()) == InterruptFrame(
+        "int-1"
+    )
 
 
 @pytest.mark.parametrize(

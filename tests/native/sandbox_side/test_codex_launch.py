@@ -117,6 +117,8 @@ def test_retries_are_set_for_requests_and_streams() -> None:
     "change",
     [
         {"permission_mode": "root"},
+        {"allow_rules": ("shell",)},
+        {"deny_rules": ("shell",)},
         {"options": (("config", "x"),)},
         {"options": (("max_retries", "101"),)},
         {"options": (("max_retries", "-1"),)},
