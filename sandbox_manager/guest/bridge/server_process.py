@@ -1,0 +1,99 @@
+"""The server program: started on loopback with a secret of its own, watched, and ended with everything it started."""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from .dialling import Dialler, free_port
+from .flavours import Flavour
+from .http_client import CallError, HttpClient
+
+START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 4.0
+_LOOK_S = 0.05
+SHELL = Path(__file__).resolve().parent / "shell" / "bash"
+
+
+class ServerFailedError(RuntimeError):
+    """The server did not come up, or is another than the pinned one."""
+
+
+class ServerProcess:
+    """One server, in a process group of its own. `client` calls it."""
+
+    def __init__(self, flavour: Flavour, executable: str, directory: str, wire_fd: int | None) -> None:
+        self._flavour = flavour
+        self._executable = executable
+        self._directory = directory
+        self._port = free_port()
+        self._secret = secrets.token_urlsafe(32)
+        self._process: asyncio.subprocess.Process | None = None
+        self.client = HttpClient(Dialler(self._port, wire_fd), flavour.user, self._secret)
+
+    async def start(self, environment: Mapping[str, str]) -> None:
+        """Starts it and waits until it is healthy. Raises ServerFailedError."""
+        env = {
+            **environment,
+            f"{self._flavour.prefix}_SERVER_PASSWORD": self._secret,
+            f"{self._flavour.prefix}_SERVER_USERNAME": self._flavour.user,
+            # The server gives its whole environment to the shells of its tools; this one takes the secret out of it.
+            "SHELL": str(SHELL),
+        }
+        argv = (self._executable, "serve", "--port", str(self._port), "--hostname", "127.0.0.1")
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *argv,
+                env=env,
+                cwd=self._directory,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=sys.stderr,
+                stderr=sys.stderr,
+                process_group=0,
+            )
+        except OSError as error:
+            raise ServerFailedError(f"the server could not be started: {error.strerror}") from error
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                version = await self._healthy()
+        except TimeoutError:
+            raise ServerFailedError(f"the server was not healthy within {START_TIMEOUT_S} s") from None
+        if version != self._flavour.version:
+            raise ServerFailedError(f"expected server version {self._flavour.version}, found {version}")
+
+    async def _healthy(self) -> str:
+        while True:
+            if self._process is None or self._process.returncode is not None:
+                code = None if self._process is None else self._process.returncode
+                raise ServerFailedError(f"the server left with exit code {code} before it was healthy")
+            with suppress(CallError):
+                answer = await self.client.call("GET", "/global/health", timeout_s=5.0)
+                if answer.status == 200:
+                    found = answer.json()
+                    return str(found.get("version")) if isinstance(found, dict) else "none"
+            await asyncio.sleep(_LOOK_S)
+
+    async def ended(self) -> int:
+        """Waits for its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        """Asks it to leave, and then ends its whole group. A second call does nothing."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await process.wait()
+        # What it started may outlive it; its group is known even when it is gone itself.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
