@@ -16,6 +16,8 @@ from .errors import OperationError
 from .processes import Process
 from .reaper import ExitStatus
 from .tap import DEFAULT_CAPACITY_BYTES, Tap
+from .whole_lines import WholeLines
+from .wire import MARK, Wire
 
 STDIN_QUEUE_BYTES_MAX = 32 << 20
 STDERR_CAPACITY_BYTES = 1 << 20
@@ -37,10 +39,26 @@ class OutputStream:
         self._loop = asyncio.get_running_loop()
         self._ours, self.theirs = _one_way_pair(is_ours_reading=True)
         self._is_reading = False
+        self._lines: WholeLines | None = None
+        self._has_room = asyncio.Event()
         self.resume()
+
+    def mix_lines(self) -> None:
+        """From now on others' lines go in between: what the program prints is taken in whole lines, without any that looks like theirs."""
+        self._lines = WholeLines(MARK)
+
+    async def append_line(self, line: bytes) -> None:
+        """A line of somebody else, as soon as there is room for it."""
+        while not self.is_ended and self.tap.room < len(line):
+            self._has_room.clear()
+            await self._has_room.wait()
+        if not self.is_ended:
+            self.tap.append(line)
+            self._on_bytes()
 
     def resume(self) -> None:
         """Reads on, if there is room for what comes."""
+        self._has_room.set()
         if not self._is_reading and not self.is_ended and self.tap.room > 0:
             self._loop.add_reader(self._ours, self._on_readable)
             self._is_reading = True
@@ -69,7 +87,7 @@ class OutputStream:
         if not data:
             self.close()
             return 0
-        self.tap.append(data)
+        self.tap.append(data if self._lines is None else self._lines.feed(data))
         return len(data)
 
     def drain_at_exit(self) -> None:
@@ -87,6 +105,9 @@ class OutputStream:
         if not self.is_ended:
             self._pause()
             self.is_ended = True
+            self._has_room.set()
+            if self._lines is not None:
+                self.tap.append(self._lines.finish())
             self._ours.close()
 
 
@@ -178,6 +199,8 @@ class CliProcess:
         tap_folder: Path,
         on_change: Callable[[], None],
         capacity: int = DEFAULT_CAPACITY_BYTES,
+        is_bridged: bool = False,
+        uid: int | None = None,
     ) -> None:
         self.slot = slot
         self.generation = generation
@@ -194,6 +217,10 @@ class CliProcess:
         self.stderr = OutputStream("stderr", Tap(tap_folder, min(capacity, STDERR_CAPACITY_BYTES)), on_change)
         self._on_change = on_change
         self._pidfd = -1
+        self._wire: Wire | None = None
+        if is_bridged:
+            self.stdout.mix_lines()
+            self._wire = Wire(self.stdout.append_line, uid)
 
     @property
     def streams(self) -> tuple[OutputStream, OutputStream]:
@@ -201,14 +228,19 @@ class CliProcess:
         return self.stdout, self.stderr
 
     @property
-    def stdio(self) -> tuple[int, int, int]:
-        """The descriptors the program gets as 0, 1 and 2."""
-        return self.stdin.theirs.fileno(), self.stdout.theirs.fileno(), self.stderr.theirs.fileno()
+    def stdio(self) -> tuple[int, ...]:
+        """The descriptors the program gets as 0, 1, 2, and a bridge the way to its server as 3."""
+        return tuple(end.fileno() for end in self._their_ends)
+
+    @property
+    def _their_ends(self) -> tuple[socket.socket, ...]:
+        standard = (self.stdin.theirs, self.stdout.theirs, self.stderr.theirs)
+        return standard if self._wire is None else (*standard, self._wire.theirs)
 
     def forked(self, pid: int) -> None:
         """The child exists: it holds its ends now, and its number cannot be mistaken for another's."""
         self._pidfd = os.pidfd_open(pid)
-        for end in (self.stdin.theirs, self.stdout.theirs, self.stderr.theirs):
+        for end in self._their_ends:
             end.close()
 
     def exited(self, status: ExitStatus) -> None:
@@ -217,6 +249,8 @@ class CliProcess:
         self.ended.set()
         self.interrupt = None
         self.stdin.close()
+        if self._wire is not None:
+            self._wire.close()
         for stream in self.streams:
             stream.drain_at_exit()
         self._on_change()
@@ -245,8 +279,10 @@ class CliProcess:
         """Gives all descriptors back; a second call does nothing."""
         self.is_closed = True
         self.stdin.close()
-        for end in (self.stdin.theirs, self.stdout.theirs, self.stderr.theirs):
+        for end in self._their_ends:
             end.close()
+        if self._wire is not None:
+            self._wire.close()
         for stream in self.streams:
             stream.close()
             stream.tap.close()

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import json
 import os
 import platform
 import re
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from . import PROTOCOL_VERSION, SUPERVISOR_VERSION
+from .bridge_program import bridge_command
 from .errors import OperationError
 from .executable_check import sha256_of
 from .layout import Layout, SlotPlace
@@ -58,9 +60,12 @@ async def measure(
     """
     with probing or contextlib.nullcontext():
         probes = await _probe(layout, reaper)
+    bridge = await _measure_bridge(layout, reaper)
     return {
         "guest_protocol": PROTOCOL_VERSION,
         "supervisor": {"version": SUPERVISOR_VERSION, "digest": await asyncio.to_thread(own_digest)},
+        "helper": bridge.get("helper"),
+        "bridge": bridge,
         "python_version": platform.python_version(),
         "layout": layout.kind,
         "is_isolated": layout.is_isolated,
@@ -102,7 +107,8 @@ async def _measure_agents(layout: Layout, reaper: Reaper, printed_before: Mappin
         is_folder = bool(program) or await asyncio.to_thread(_is_one_of_several, executable)
         measured = executable.parent if is_folder else executable
         digest = "sha256:" + await asyncio.to_thread(folder_digest if is_folder else sha256_of, measured)
-        printed = printed_before.get(digest) or await _printed_version(layout, reaper, executable, program)
+        argv = (str(executable), *program, "--version")
+        printed = printed_before.get(digest) or await _printed(layout, reaper, argv)
         match = _VERSION.search(printed or "")
         agents[name] = {
             "version": match.group() if match else None,
@@ -127,12 +133,23 @@ def _executables(agents: Path) -> list[tuple[str, Path]]:
     return list(dict(reversed(found)).items())[::-1]
 
 
-async def _printed_version(layout: Layout, reaper: Reaper, executable: Path, program: tuple[str, ...]) -> str | None:
-    """What `--version` prints when nobody runs it, who is no slot and has no home; None if it fails or takes too long."""
+async def _measure_bridge(layout: Layout, reaper: Reaper) -> dict[str, object]:
+    """`helper` as the bridge's `--version` prints it, and its digest as it measures itself; None for what it does not say."""
+    helper = await _printed(layout, reaper, (*bridge_command(), "--version"))
+    said = await _printed(layout, reaper, (*bridge_command(), "--measure"))
+    try:
+        measured = json.loads(said or "{}")
+    except ValueError:
+        measured = {}
+    return {"helper": helper, "digest": measured.get("digest") if isinstance(measured, dict) else None}
+
+
+async def _printed(layout: Layout, reaper: Reaper, argv: tuple[str, ...]) -> str | None:
+    """What a program prints when nobody runs it, who is no slot and has no home; None if it fails or takes too long."""
     uid = _NOBODY if layout.is_isolated else None
     place = SlotPlace(0, uid, uid, Path("/nonexistent"), Path("/tmp"), groups=())
     env = {"HOME": "/nonexistent", "TMPDIR": "/tmp", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
-    started = Program((str(executable), *program, "--version"), env, "/")
+    started = Program(argv, env, "/")
     loop = asyncio.get_running_loop()
     exit_of: asyncio.Future[ExitStatus] = loop.create_future()
     read_end, write_end = os.pipe()

@@ -5,10 +5,13 @@ import functools
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import nonce
+from .bridge_program import bridge_command
+from .database_reader import read_database
 from .errors import OperationError
 from .executable_check import check_executable
 from .frames import Frame, Header
@@ -24,6 +27,7 @@ Value = TypeVar("Value")
 RECLAIM_TIMEOUT_S = 5.0
 TAIL_BYTES_MAX = 64 << 20
 _PROBE_TIMEOUT_S = 5.0
+_RENDER_TIMEOUT_S = 30.0
 _LOOKS_AT_PROCESSES = frozenset({"spawn", "census", "reclaim"})
 
 
@@ -187,13 +191,20 @@ class Operations:
     async def _spawn(self, frame: Frame) -> Answer:
         header, keeper = frame.header, self._keeper(frame.header)
         program = self._program(frame)
+        is_bridged = header.get("is_bridged") is True
         checks = header.get("executable", {})
         await asyncio.to_thread(
             check_executable, Path(program.argv[0]), checks.get("sha256"), bool(checks.get("must_be_unreadable"))
         )
         trace = header.get("traceparent")
+        if is_bridged:
+            # What was named and checked is the server; what runs on the slot's stdio is this supervisor's own bridge.
+            program = replace(program, argv=(*bridge_command(), *program.argv, "--wire-fd", "3"))
         process = await keeper.spawn(
-            field(header, "process_generation", int), program, trace if isinstance(trace, str) else None
+            field(header, "process_generation", int),
+            program,
+            trace if isinstance(trace, str) else None,
+            is_bridged=is_bridged,
         )
         self._supervisor.follow(process, {"stdout": 0, "stderr": 0})
         row = process.row
@@ -254,7 +265,12 @@ class Operations:
             field(header, "prefix_length", int),
             min(field(header, "tail_bytes_max", int), TAIL_BYTES_MAX),
         )
-        reading = await asyncio.to_thread(read_store, self._supervisor.layout, ask)
+        layout = self._supervisor.layout
+        if header.get("session") is None:
+            reading = await asyncio.to_thread(read_store, layout, ask)
+        else:
+            session, renderer = field(header, "session", str), field(header, "renderer", str)
+            reading = await read_database(layout, self._supervisor.reaper, ask, session, renderer, _RENDER_TIMEOUT_S)
         return Answer(
             {
                 "length": reading.length,

@@ -82,8 +82,10 @@ class SlotKeeper:
             raise OperationError("SLOT_BUSY", f"the slot is {self.machine.state.value}", state=self.machine.state.value)
         return process
 
-    async def spawn(self, generation: int, program: Program, traceparent: str | None) -> CliProcess:
-        """Starts a program in the idle, empty slot."""
+    async def spawn(
+        self, generation: int, program: Program, traceparent: str | None, *, is_bridged: bool = False
+    ) -> CliProcess:
+        """Starts a program in the idle, empty slot; a bridge with the way to its server (`wire.py`)."""
         await self._refuse_leftovers()
         newest = self.machine.process_generation
         if newest is not None and generation <= newest:
@@ -99,7 +101,14 @@ class SlotKeeper:
             self.process = None
         try:
             process = CliProcess(
-                self._slot, generation, traceparent, self._layout.own, self._on_change, self._tap_capacity
+                self._slot,
+                generation,
+                traceparent,
+                self._layout.own,
+                self._on_change,
+                self._tap_capacity,
+                is_bridged,
+                self._place.uid,
             )
         except OSError as error:
             self._step(StartFailed())

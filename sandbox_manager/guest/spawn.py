@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -71,7 +72,7 @@ def become(place: SlotPlace) -> None:
 def fork_program(
     place: SlotPlace,
     program: Program,
-    stdio: tuple[int, int, int],
+    stdio: tuple[int, ...],
     reaper: Reaper,
     on_exit: Callable[[ExitStatus], None],
     is_helper: bool = False,
@@ -130,7 +131,7 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
-def _run_child(place: SlotPlace, program: Program, stdio: tuple[int, int, int], failure_fd: int) -> NoReturn:
+def _run_child(place: SlotPlace, program: Program, stdio: tuple[int, ...], failure_fd: int) -> NoReturn:
     stage = "prepare"
     try:
         _reset_signals()
@@ -152,8 +153,9 @@ def _run_child(place: SlotPlace, program: Program, stdio: tuple[int, int, int], 
         stage = "cwd"
         os.chdir(program.cwd)
         stage = "exec"
-        # Above 2 first: a stdio descriptor may itself be one of 0, 1, 2.
-        high = [os.dup(fd) if fd < 3 else fd for fd in stdio]
+        # Above all targets first: a descriptor of the program's, or the one to report on, may itself be one of them.
+        failure_fd = _above(failure_fd, len(stdio))
+        high = [_above(fd, len(stdio)) for fd in stdio]
         for target, fd in enumerate(high):
             os.dup2(fd, target, inheritable=True)
         os.execve(program.argv[0], program.argv, program.env)
@@ -163,6 +165,10 @@ def _run_child(place: SlotPlace, program: Program, stdio: tuple[int, int, int], 
         os.write(failure_fd, text.encode())
     finally:
         os._exit(127)
+
+
+def _above(fd: int, lowest: int) -> int:
+    return fd if fd >= lowest else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
 
 
 def write_below(item: FileToWrite) -> None:

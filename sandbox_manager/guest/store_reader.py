@@ -53,11 +53,11 @@ class StoreReading:
 
 def read_store(layout: Layout, ask: StoreAsk) -> StoreReading:
     """Reads in a thread of its own and waits for it; raises OperationError with the reason."""
-    _check_components(ask.components)
+    check_components(ask.components)
     return in_own_thread(lambda: _as_slot(layout, ask, lambda: _read(layout, ask)))
 
 
-def _check_components(components: tuple[str, ...]) -> None:
+def check_components(components: tuple[str, ...]) -> None:
     if not components or any(name in ("", ".", "..") or "/" in name or "\0" in name for name in components):
         raise OperationError("BAD_PATH", "expected plain path components", components=list(components))
 
@@ -95,27 +95,32 @@ def _as_slot(layout: Layout, ask: StoreAsk, work: Callable[[], Result]) -> Resul
 
 
 def _read(layout: Layout, ask: StoreAsk) -> StoreReading:
-    fd = _open(layout, ask)
+    fd = open_store(layout, ask)
     with os.fdopen(fd, "rb", buffering=0) as file:
         facts = os.fstat(file.fileno())
         _check_file(layout, ask, facts)
-        whole, prefix, tail, length = hashlib.sha256(), None, bytearray(), 0
-        if ask.prefix_length == 0:
+        return measured(file.fileno(), facts.st_size, ask)
+
+
+def measured(fd: int, size: int, ask: StoreAsk) -> StoreReading:
+    """Digests the first `size` bytes of a file from byte 0; raises OperationError."""
+    whole, prefix, tail, length = hashlib.sha256(), None, bytearray(), 0
+    if ask.prefix_length == 0:
+        prefix = whole.hexdigest()
+    while length < size:
+        wanted = min(_CHUNK_BYTES, size - length)
+        if length < ask.prefix_length:
+            wanted = min(wanted, ask.prefix_length - length)
+        chunk = _read_some(fd, wanted)
+        if not chunk:
+            break
+        whole.update(chunk)
+        if length >= ask.prefix_length:
+            tail += chunk[: max(0, ask.tail_bytes_max - len(tail))]
+        length += len(chunk)
+        if length == ask.prefix_length:
             prefix = whole.hexdigest()
-        while length < facts.st_size:
-            wanted = min(_CHUNK_BYTES, facts.st_size - length)
-            if length < ask.prefix_length:
-                wanted = min(wanted, ask.prefix_length - length)
-            chunk = _read_some(file.fileno(), wanted)
-            if not chunk:
-                break
-            whole.update(chunk)
-            if length >= ask.prefix_length:
-                tail += chunk[: max(0, ask.tail_bytes_max - len(tail))]
-            length += len(chunk)
-            if length == ask.prefix_length:
-                prefix = whole.hexdigest()
-        space = os.fstatvfs(file.fileno())
+    space = os.fstatvfs(fd)
     return StoreReading(
         length,
         whole.hexdigest(),
@@ -133,7 +138,8 @@ def _read_some(fd: int, wanted: int) -> bytes:
         raise _refusal(error, "reading") from error
 
 
-def _open(layout: Layout, ask: StoreAsk) -> int:
+def open_store(layout: Layout, ask: StoreAsk) -> int:
+    """A descriptor of the file, opened component by component, no link followed. Raises OperationError."""
     base = layout.base(ask.slot, ask.base)
     folder = -1
     try:

@@ -180,6 +180,7 @@ class GuestLink:
             "argv": list(program.argv),
             "env": dict(program.env),
             "cwd": program.cwd,
+            "is_bridged": program.is_bridged,
             "executable": {"sha256": program.executable_sha256, "must_be_unreadable": program.must_be_unreadable},
             "files": [
                 {"base": file.base, "components": list(file.components), "mode": file.mode, "length": len(file.content)}
