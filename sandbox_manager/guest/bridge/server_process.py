@@ -14,7 +14,7 @@ from .flavours import Flavour
 from .http_client import CallError, HttpClient
 
 START_TIMEOUT_S = 60.0
-END_TIMEOUT_S = 4.0
+END_TIMEOUT_S = 6.0
 _LOOK_S = 0.05
 SHELL = Path(__file__).resolve().parent / "shell" / "bash"
 
