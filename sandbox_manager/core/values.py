@@ -334,3 +334,4 @@ class LaunchSpec:
     env: tuple[tuple[str, str], ...] = field(repr=False)
     cwd: str
     files: tuple[tuple[str, int, bytes], ...] = ()  # (path, mode, content), written by a process of the slot
+    is_bridged: bool = False  # argv[0] is a server; the supervisor runs its bridge for it, with the rest as arguments

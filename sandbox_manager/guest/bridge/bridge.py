@@ -7,7 +7,7 @@ from typing import Any
 
 from .effects import AbortAsked, AnswerCame
 from .flavours import Flavour
-from .message_ids import OWN_ID, native_id, newer
+from .message_ids import native_id, newer
 from .protocol import (
     Abort,
     Line,
@@ -111,9 +111,6 @@ class Bridge:
         if self._runner is not None:
             # The server would take it and join it to the running turn.
             await self._refuse(line.id, "TURN_RUNNING", "expected the running turn's end before another prompt")
-            return
-        if not OWN_ID.fullmatch(line.id):
-            await self._refuse(line.id, "MESSAGE_ID", "expected 14 characters of base 62 as the message's id")
             return
         native = native_id(line.id, time.time_ns() // 1_000_000, self._newest)
         turn = Turn(

@@ -24,7 +24,6 @@ from .server_process import ServerProcess
 
 LINE_BYTES_MAX = 64 << 20
 RETRIES_MAX = 6
-_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 EXIT_SERVER_LEFT = 3
 

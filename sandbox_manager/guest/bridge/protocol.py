@@ -3,7 +3,7 @@
 Towards the bridge (every line has `v` 4 and an `op`):
 
     open         id, session (null: make one), directory, mode auto|ask|deny, rules {permission: allow|ask|deny}
-    prompt       id (the message's: 14 characters of base 62), text
+    prompt       id (the message's), text
     permission   id (of the request), allow, message
     answers      id, answers: one list of texts for each question, in order
     reject       id, message: of a question

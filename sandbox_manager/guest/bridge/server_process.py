@@ -1,6 +1,7 @@
 """The server program: started on loopback with a secret of its own, watched, and ended with everything it started."""
 
 import asyncio
+import ctypes
 import os
 import secrets
 import signal
@@ -17,6 +18,14 @@ START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 6.0
 _LOOK_S = 0.05
 SHELL = Path(__file__).resolve().parent / "shell" / "bash"
+
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class ServerFailedError(RuntimeError):
@@ -54,6 +63,7 @@ class ServerProcess:
                 stdout=sys.stderr,
                 stderr=sys.stderr,
                 process_group=0,
+                preexec_fn=_die_with_parent,  # what a bridge that is killed cannot do any more
             )
         except OSError as error:
             raise ServerFailedError(f"the server could not be started: {error.strerror}") from error

@@ -258,8 +258,10 @@ class GuestLink:
         prefix_length: int = 0,
         tail_bytes_max: int = TAIL_BYTES_MAX,
         timeout_s: float = 60.0,
+        session: str | None = None,
+        renderer: str | None = None,
     ) -> GuestStoreReading:
-        """Reads a store file below `home` or `workspace`.
+        """Reads a store file below `home` or `workspace`; of a database, `session` as its renderer writes it.
 
         guest_reason ABSENT, SYMLINK, NOT_REGULAR, OWNER, NLINK, UNREADABLE or ENOSPC tells why not.
         """
@@ -270,6 +272,8 @@ class GuestLink:
             "prefix_length": prefix_length,
             "tail_bytes_max": tail_bytes_max,
         }
+        if session is not None:
+            request |= {"session": session, "renderer": renderer}
         header, payload, _ = await self._ask("read_store", request, timeout_s=timeout_s)
         return GuestStoreReading.read(header, payload)
 

@@ -307,6 +307,7 @@ class GuestProgram:
     """What to start. `executable_sha256`: hex, checked before the start; None checks nothing.
 
     `must_be_unreadable`: the executable must be root's and 0711, so that nobody can trace its process.
+    `is_bridged`: the executable is a server; the supervisor runs its own bridge for it, with the rest of `argv` as arguments.
     """
 
     argv: tuple[str, ...]
@@ -315,6 +316,7 @@ class GuestProgram:
     files: tuple[SlotFile, ...] = ()
     executable_sha256: str | None = None
     must_be_unreadable: bool = True
+    is_bridged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -359,6 +359,9 @@ class ActivationRun:
                 self._refusal = HandshakeFailedError(f"{failure.message}. Nothing was sent.", failure.metadata)
                 await self._step(machine.PrepareFailed(self._refusal.reason))
                 return
+            with suppress(GuestLinkError):
+                # The pump hears of a loss itself and says so in order.
+                await self._slot.record_family()
             await self._step(machine.Prepared(self._report("OK")))
             return
         self._refusal = SessionNotResumedError(

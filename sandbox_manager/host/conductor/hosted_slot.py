@@ -48,7 +48,10 @@ Listener = Callable[[SlotNews], Awaitable[None]]
 
 @dataclass(slots=True)
 class HostedCli:
-    """One CLI process. `tap_end` is the offset of the next byte of its stdout."""
+    """One CLI process. `tap_end` is the offset of the next byte of its stdout.
+
+    `family` are the processes that stay with it between turns: itself, and those that it had when its handshake was answered.
+    """
 
     process_generation: int
     process: SlotProcess
@@ -61,6 +64,8 @@ class HostedCli:
     stderr_tail: bytes = b""
     exit: ProcessExited | None = None
     exited: asyncio.Event = field(default_factory=asyncio.Event)
+    is_bridged: bool = False
+    family: tuple[SlotProcess, ...] = ()
 
     @property
     def exit_code(self) -> int | None:
@@ -175,15 +180,30 @@ class HostedSlot:
             self._relay.revoke_slot(self._group_id, self.name)
             self._relay.register_slot(self._group_id, self.name, secret, uid=self.place.uid)
             try:
-                spawned = await self._link.spawn(self.number, process_generation, program(secret), traceparent)
+                started = program(secret)
+                spawned = await self._link.spawn(self.number, process_generation, started, traceparent)
             except BaseException:
                 self.machine.step(machine.StartFailed("SPAWN_FAILED"))
                 raise
             process = SlotProcess(spawned.pid, spawned.start_time)
-            self.cli = HostedCli(process_generation, process, locator, settings_digest, spawned.events)
+            self.cli = HostedCli(
+                process_generation,
+                process,
+                locator,
+                settings_digest,
+                spawned.events,
+                is_bridged=started.is_bridged,
+                family=(process,),
+            )
             self.machine.step(machine.Started(process))
             self._tasks.start(lambda: self._pump(self.cli), name=f"{self._group_id}/{self.number}/{process_generation}")
             return self.cli
+
+    async def record_family(self) -> None:
+        """The handshake is answered: what a bridge has started by now, its server, stays with it. Raises GuestLinkError."""
+        if self.cli is not None and self.cli.is_bridged:
+            census = await self._link.census(self.number)
+            self.cli.family = tuple(SlotProcess(one.pid, one.start_time) for one in census.processes)
 
     def use_kept(self) -> HostedCli:
         """Takes the kept process for the next turn; `fits` said that it may."""

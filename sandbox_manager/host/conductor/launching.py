@@ -39,6 +39,7 @@ def program_of(agent: SandboxAgent, grant: Grant, sandbox: Sandbox, slot: Hosted
         cwd=spec.cwd,
         files=tuple(_slot_file(path, mode, content, slot) for path, mode, content in spec.files),
         must_be_unreadable=hello.is_isolated,
+        is_bridged=spec.is_bridged,
     )
 
 

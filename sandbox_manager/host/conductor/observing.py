@@ -129,7 +129,7 @@ class Observer:
             # Before anything else is ended: a background task that dies would make the process run a turn of its own.
             left = await self._slot.leave(_leave_by(facts), facts.exit_wait_s)
             return await self._slot.reclaim((), quiesce_s), left
-        return await self._slot.reclaim((cli.process,), quiesce_s), None
+        return await self._slot.reclaim(cli.family, quiesce_s), None
 
     async def _read_store(
         self, facts: TurnFacts, census: Census, left_in_order: bool | None

@@ -45,7 +45,12 @@ class StoreWatch:
         """One read: digest from byte 0, digest of the prefix, the parsed segment behind it."""
         try:
             found = await self._link.read_store(
-                self._slot, self._location.base, self._location.components, prefix_length=prefix_length
+                self._slot,
+                self._location.base,
+                self._location.components,
+                prefix_length=prefix_length,
+                session=self._location.session_id,
+                renderer=self._location.renderer,
             )
         except GuestOperationError as error:
             word = _ERRORS.get(error.guest_reason)
