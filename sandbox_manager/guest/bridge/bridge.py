@@ -32,11 +32,19 @@ class Bridge:
     """Takes lines; says lines. `environment` is the server's."""
 
     def __init__(
-        self, flavour: Flavour, server: ServerProcess, environment: dict[str, str], retries_max: int, say: SayLine
+        self,
+        flavour: Flavour,
+        server: ServerProcess,
+        environment: dict[str, str],
+        say: SayLine,
+        *,
+        mode: str,
+        retries_max: int,
     ) -> None:
         self._flavour = flavour
         self._server = server
         self._environment = environment
+        self._mode = mode
         self._retries_max = retries_max
         self._say = say
         self._session: Session | None = None
@@ -44,7 +52,7 @@ class Bridge:
         self._newest: str | None = None
         self._runner: TurnRunner | None = None
         self._turn_task: asyncio.Task[None] | None = None
-        self.is_spoiled = False
+        self.broken = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -119,8 +127,7 @@ class Bridge:
             line.id,
             native,
             line.text,
-            mode=self._opened.mode,
-            rules=self._opened.rules,
+            mode=self._mode,
             retries_max=self._retries_max,
         )
         self._runner = TurnRunner(turn, self._session, self._server.client, self._say)
@@ -131,8 +138,9 @@ class Bridge:
             await runner.run()
         finally:
             self._newest = newer(newer(self._newest, turn.native_id), turn.newest)
-            self.is_spoiled = self.is_spoiled or turn.state is not TurnState.SETTLED
             self._runner = None
+            if turn.state is not TurnState.SETTLED:
+                self.broken.set()
 
     async def _answer(self, came: AnswerCame) -> None:
         if self._runner is None:

@@ -1,8 +1,9 @@
 """Entry point. `--version` prints the helper's name, `--measure` its digest; else it serves its client on standard input and output.
 
-    main SERVER_EXECUTABLE --flavour opencode|kilo --directory DIRECTORY [--wire-fd N] [--retries-max N]
+    main SERVER_EXECUTABLE --flavour opencode|kilo --directory DIRECTORY [--mode auto|ask|deny] [--wire-fd N] [--retries-max N]
 
-It ends when its input ends, on SIGTERM, or when its server does; the server and its children end with it in each case.
+It ends when its input ends, on SIGTERM, when its server does, or after a turn that will have no native end; the server and its children
+end with it in each case.
 """
 
 import argparse
@@ -26,6 +27,8 @@ LINE_BYTES_MAX = 64 << 20
 RETRIES_MAX = 6
 _PR_SET_DUMPABLE = 4
 EXIT_SERVER_LEFT = 3
+EXIT_TURN_BROKEN = 4
+MODES = ("auto", "ask", "deny")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("server", nargs="?", help="the server's executable, an absolute path")
     parser.add_argument("--flavour", choices=sorted(FLAVOURS))
     parser.add_argument("--directory", help="the conversation's directory, an absolute path")
+    parser.add_argument("--mode", choices=MODES, default=MODES[0], help="what is done with a permission request")
     parser.add_argument("--wire-fd", type=int, help="the supervisor's way to the server")
     parser.add_argument("--retries-max", type=int, default=RETRIES_MAX)
     asked = parser.parse_args(argv)
@@ -74,21 +78,23 @@ async def _serve(asked: argparse.Namespace) -> int:
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
     flavour = FLAVOURS[asked.flavour]
     server = ServerProcess(flavour, asked.server, asked.directory, asked.wire_fd)
-    bridge = Bridge(flavour, server, dict(os.environ), asked.retries_max, _Output(writer).say)
+    say = _Output(writer).say
+    bridge = Bridge(flavour, server, dict(os.environ), say, mode=asked.mode, retries_max=asked.retries_max)
     leaving = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leaving.set)
     watch: asyncio.Task[int] | None = None
     stop = asyncio.create_task(leaving.wait())
+    broken = asyncio.create_task(bridge.broken.wait())
     code = 0
     try:
         while True:
             line = asyncio.create_task(reader.readline())
-            waits: set[asyncio.Future[Any]] = {line, stop, *([watch] if watch is not None else [])}
+            waits: set[asyncio.Future[Any]] = {line, stop, broken, *([watch] if watch is not None else [])}
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if line not in done:
                 line.cancel()
-                code = EXIT_SERVER_LEFT if watch in done else 0
+                code = EXIT_TURN_BROKEN if broken in done else EXIT_SERVER_LEFT if watch in done else 0
                 break
             data = line.result()
             if not data.endswith(b"\n"):
@@ -107,6 +113,7 @@ async def _serve(asked: argparse.Namespace) -> int:
         code = 1
     finally:
         stop.cancel()
+        broken.cancel()
         if watch is not None:
             watch.cancel()
         await bridge.close()

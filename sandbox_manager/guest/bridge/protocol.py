@@ -2,7 +2,7 @@
 
 Towards the bridge (every line has `v` 4 and an `op`):
 
-    open         id, session (null: make one), directory, mode auto|ask|deny, rules {permission: allow|ask|deny}
+    open         id, session (null: make one), directory
     prompt       id (the message's), text
     permission   id (of the request), allow, message
     answers      id, answers: one list of texts for each question, in order
@@ -29,12 +29,11 @@ From the bridge (`v`, `ev`; each line about a session names it in `session`, and
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from . import PROTOCOL
 
-MODES = ("auto", "ask", "deny")
 _ID_LENGTH_MAX = 200
 
 
@@ -48,13 +47,11 @@ class LineRefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Open:
-    """Make or resume the session. `rules`: per native permission name, before the mode."""
+    """Make or resume the session."""
 
     id: str
     session: str | None
     directory: str
-    mode: str
-    rules: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,15 +119,11 @@ def parse(line: bytes) -> Line:
 def _line(op: object, value: dict[str, Any]) -> Line:
     match op:
         case "open":
-            _keys(value, "id", "session", "directory", "mode", "rules")
-            session, rules = value["session"], value["rules"]
+            _keys(value, "id", "session", "directory")
+            session = value["session"]
             if session is not None and not isinstance(session, str):
                 raise LineRefusedError("expected session to be a text or null")
-            if value["mode"] not in MODES:
-                raise LineRefusedError(f"expected mode to be one of {', '.join(MODES)}")
-            if not isinstance(rules, dict) or not all(rule in ("allow", "ask", "deny") for rule in rules.values()):
-                raise LineRefusedError("expected rules to map permissions to allow, ask or deny")
-            return Open(value["id"], session, _text(value, "directory"), value["mode"], rules)
+            return Open(value["id"], session, _text(value, "directory"))
         case "prompt":
             _keys(value, "id", "text")
             return Prompt(value["id"], _text(value, "text"))

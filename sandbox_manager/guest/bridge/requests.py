@@ -1,6 +1,6 @@
 """What the server asks during a turn: permissions, questions, and Kilo's network and suggestion. Pure.
 
-    (early) HELD --reported--> decided          decided: allowed or denied by rule or mode, or OPEN with the client
+    (early) HELD --reported--> decided          decided by the mode: allowed, denied, or OPEN with the client
               |                                           | the client's answer
               +--2 s, still a stranger--> REPLYING <------+
                                              |  --taken--> CLOSED
@@ -49,10 +49,9 @@ class Request:
 class Requests:
     """One turn's requests. `failure`: why the turn must be aborted, once it must."""
 
-    def __init__(self, family: Family, mode: str, rules: dict[str, str]) -> None:
+    def __init__(self, family: Family, mode: str) -> None:
         self._family = family
         self._mode = mode
-        self._rules = rules
         self._known: dict[str, Request] = {}
         self.failure: tuple[str, str] | None = None
         self.was_rejected = False
@@ -149,9 +148,8 @@ class Requests:
     def _decide(self, one: Request) -> list[Effect]:
         if one.kind == "question":
             return self._open(one)
-        rule = self._rules.get(text(one.properties, "permission") or "")
-        match rule or {"auto": "allow"}.get(self._mode, self._mode):
-            case "allow":
+        match self._mode:
+            case "auto":
                 return self._send(one, {"reply": "once"}, "allowed")
             case "ask":
                 return self._open(one)

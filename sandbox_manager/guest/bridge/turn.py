@@ -82,7 +82,6 @@ class Turn:
         content: str,
         *,
         mode: str,
-        rules: dict[str, str],
         retries_max: int,
     ) -> None:
         self.state = TurnState.NEW
@@ -94,7 +93,7 @@ class Turn:
         self._content = content
         self._retries_max = retries_max
         self._family = Family(session)
-        self._requests = Requests(self._family, mode, rules)
+        self._requests = Requests(self._family, mode)
         self._texts = Texts(self._family, native_id)
         self._aborted_for: str | None = None
         self._abort_failed = False
