@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from runner.drivers.claude_code import driver as claude_code
 from runner.drivers.codex import driver as codex
 from runner.drivers.direct import driver as direct
+from runner.drivers.http_bridge import driver as http_bridge
+from runner.drivers.http_bridge.reader import NAMING_FRAMES as BRIDGE_NAMING_FRAMES
 from runner.drivers.pi import driver as pi
 from runner.drivers.port import Driver, Opening
 
@@ -34,6 +36,34 @@ class AgentEntry:
     rejects_questions: bool = False  # a question can be rejected natively; else the turn is interrupted for it
     options: tuple[str, ...] = ()  # names of further settings, all per process
     capabilities: tuple[tuple[str, str], ...] = ()  # "yes", "no: why" or "later: why"
+
+
+def _bridged(name: str, version: str) -> AgentEntry:
+    """A server behind the bridge: the two differ in nothing that the runner sees."""
+    return AgentEntry(
+        name=name,
+        version=version,
+        identity_known="BEFORE_PROMPT",
+        names_session="CLI",
+        naming_frames=BRIDGE_NAMING_FRAMES,
+        make_driver=lambda opening: http_bridge.HttpBridgeDriver(name, opening),
+        settings_per_process=("model", "permission_mode"),
+        settings_per_turn=(),
+        options=("max_retries", "context_window", "max_output_tokens"),
+        capabilities=(
+            ("cancel", "yes"),
+            ("resume", "yes"),
+            ("sub_agents", "yes"),
+            ("questions", "later: they come with the question RPCs"),
+            ("permissions", "later: they come with the permission RPCs"),
+            ("fork", "later: it comes with forks"),
+            ("compact", "later: it comes with native commands"),
+            (
+                "steer",
+                "no: a prompt to a busy session joins its turn, or goes out with the next one when that is aborted",
+            ),
+        ),
+    )
 
 
 AGENTS: tuple[AgentEntry, ...] = (
@@ -127,6 +157,8 @@ AGENTS: tuple[AgentEntry, ...] = (
             ("steer", "later: it comes with steering"),
         ),
     ),
+    _bridged(http_bridge.OPENCODE, http_bridge.OPENCODE_VERSION),
+    _bridged(http_bridge.KILO, http_bridge.KILO_VERSION),
 )
 
 _BY_NAME = {entry.name: entry for entry in AGENTS}

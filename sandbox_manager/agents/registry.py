@@ -9,10 +9,12 @@ from sandbox_manager.agents.claude_code.agent import ClaudeCode
 from sandbox_manager.agents.codex.agent import Codex
 from sandbox_manager.agents.direct.agent import Direct
 from sandbox_manager.agents.errors import UnknownAgentError
+from sandbox_manager.agents.kilo.agent import Kilo
+from sandbox_manager.agents.opencode.agent import OpenCode
 from sandbox_manager.agents.pi.agent import Pi
 from sandbox_manager.agents.port import SandboxAgent
 
-_LISTED: tuple[SandboxAgent, ...] = (ClaudeCode(), Codex(), Pi(), Direct())
+_LISTED: tuple[SandboxAgent, ...] = (ClaudeCode(), Codex(), Pi(), OpenCode(), Kilo(), Direct())
 
 AGENTS: Mapping[str, SandboxAgent] = MappingProxyType({agent.name: agent for agent in _LISTED})
 

@@ -206,6 +206,9 @@ class TapFindings:
     message_printed_as: str | None = None  # our message's record, where the CLI gives it another id than we sent
     handshake_session_id: str | None = None  # the session that the CLI itself named in its handshake
     handshake_store: str | None = None  # the absolute path of its store, where the CLI names it there
+    retire_reason: str | None = (
+        None  # why the process should serve no other turn, where something in the output says so
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Kilo CLI 7.7.7 on the sandbox side."""

@@ -1,0 +1,1 @@
+"""OpenCode 1.18.33 on the sandbox side."""
