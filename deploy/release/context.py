@@ -34,6 +34,8 @@ def supervisor_files() -> Iterator[ContextFile]:
     yield source_file("supervisor/__main__.py", IMAGE_FOLDER / "supervisor_main.py")
     for path in sorted(SUPERVISOR_FOLDER.rglob("*.py")):
         yield source_file(f"supervisor/guest/{path.relative_to(SUPERVISOR_FOLDER)}", path)
+    # What the tools of a bridged server run instead of the shell itself.
+    yield source_file("supervisor/guest/bridge/shell/bash", SUPERVISOR_FOLDER / "bridge" / "shell" / "bash", 0o755)
 
 
 def image_files() -> Iterator[ContextFile]:

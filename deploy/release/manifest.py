@@ -25,10 +25,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What the supervisor says of itself and of the CLIs beside it."""
+    """What the supervisor says of itself, of the CLIs and of the bridge beside it."""
 
     supervisor: Measured
     agents: dict[str, Measured]
+    helper: str
 
 
 def release_sha(repo: Path) -> str:
@@ -49,12 +50,13 @@ def release_sha(repo: Path) -> str:
 def manifest_of(image_id: str, measured: Measurement, sha: str, before: dict[str, Any] | None) -> dict[str, Any]:
     """The manifest for an image, or for a tool folder under its digest.
 
-    Images of the manifest `before` stay accepted while the guest protocol and the CLIs are the same: a conversation that
+    Images of the manifest `before` stay accepted while the guest protocol, the helper and the CLIs are the same: a conversation that
     was retained in one of them can go on.
     """
     agents = {name: {"version": cli.version, "digest": cli.digest} for name, cli in sorted(measured.agents.items())}
     accepted = [image_id]
-    if before is not None and before.get("protocol_version") == PROTOCOL_VERSION and before.get("agents") == agents:
+    same = {"protocol_version": PROTOCOL_VERSION, "agents": agents, "helper": measured.helper}
+    if before is not None and all(before.get(name) == value for name, value in same.items()):
         accepted += [earlier for earlier in before.get("accepted_image_ids", []) if earlier != image_id]
     return {
         "release_sha": sha,
@@ -63,6 +65,7 @@ def manifest_of(image_id: str, measured: Measurement, sha: str, before: dict[str
         "accepted_image_ids": accepted[:_ACCEPTED_MAX],
         "supervisor": {"version": measured.supervisor.version, "digest": measured.supervisor.digest},
         "agents": agents,
+        "helper": measured.helper,
     }
 
 

@@ -20,6 +20,7 @@ from deploy.release.context import REPO
 from deploy.release.errors import BuildError
 from deploy.release.manifest import Measured, Measurement
 from deploy.release.pins import AgentPin
+from sandbox_manager.guest.bridge import HELPER
 
 _TIMEOUT_S = 120
 
@@ -64,6 +65,7 @@ def parsed(printed: bytes, pins: Sequence[AgentPin]) -> Measurement:
     try:
         answer = json.loads(printed)
         supervisor = _item(answer["supervisor"])
+        helper = str(answer["helper"])
         agents = {str(name): _item(item) for name, item in answer["agents"].items()}
         failed = sorted(name for name, verdict in answer["probes"].items() if verdict is False)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -73,7 +75,9 @@ def parsed(printed: bytes, pins: Sequence[AgentPin]) -> Measurement:
         raise BuildError(f"expected the CLIs {expected}, measured {agents}; deploy/pins.json and what was built differ")
     if failed:
         raise BuildError(f"the self-measurement found that this does not hold: {', '.join(failed)}")
-    return Measurement(supervisor, agents)
+    if helper != HELPER:
+        raise BuildError(f"expected the helper {HELPER}, the bridge says {helper}")
+    return Measurement(supervisor, agents, helper)
 
 
 def _item(found: dict[str, Any]) -> Measured:

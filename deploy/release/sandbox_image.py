@@ -16,6 +16,7 @@ from deploy.release.errors import BuildError
 from deploy.release.npm_package import unpacked_folder, unpacked_member
 from deploy.release.pins import AgentPin
 from sandbox_manager.guest import PROTOCOL_VERSION
+from sandbox_manager.guest.bridge import HELPER
 
 RECIPE_LABEL = "standfast.recipe"
 AGENTS_FOLDER = "/opt/standfast/agents"
@@ -36,7 +37,7 @@ def built_image(
     base_id = chosen_base(client, base, cache)
     labels = {
         "standfast.agents": ",".join(f"{pin.agent}={pin.version}" for pin in pins),
-        "standfast.helper": "",
+        "standfast.helper": HELPER,
         "standfast.protocol": str(PROTOCOL_VERSION),
     }
     files = [*image_files(), *supervisor_files()]

@@ -24,7 +24,7 @@ class CliPin:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What this release accepts. `helper` is None as long as no bridged CLI is in it."""
+    """What this release accepts. `helper` is None only in a manifest from before there was one."""
 
     protocol_version: str
     accepted_images: tuple[str, ...]
@@ -36,11 +36,12 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that the evidence must show. `reason` is what a difference is called."""
+    """One thing that the evidence must show. `reason` is what a difference is called, `missing_reason` its absence."""
 
     name: str
     accepted: tuple[str, ...]
     reason: str
+    missing_reason: str = "EVIDENCE_MISSING"
 
 
 def items_of(manifest: Manifest) -> tuple[Item, ...]:
@@ -52,7 +53,8 @@ def items_of(manifest: Manifest) -> tuple[Item, ...]:
         Item("supervisor.digest", (manifest.supervisor_digest,), "EVIDENCE_CONTRADICTED"),
     ]
     if manifest.helper is not None:
-        items.append(Item("helper", (manifest.helper,), "HELPER_VERSION_MISMATCH"))
+        # An image without one is as old as one with an older.
+        items.append(Item("helper", (manifest.helper,), "HELPER_VERSION_MISMATCH", "HELPER_VERSION_MISMATCH"))
     for cli in manifest.clis:
         items.append(Item(f"cli.{cli.name}.version", (cli.version,), "CLI_VERSION_MISMATCH"))
         items.append(Item(f"cli.{cli.name}.digest", (cli.digest,), "CLI_VERSION_MISMATCH"))
@@ -63,7 +65,7 @@ def items_of(manifest: Manifest) -> tuple[Item, ...]:
 def compare(manifest: Manifest, evidence: Mapping[str, str]) -> tuple[Reason, ...]:
     """Everything that is wrong with the evidence; empty when all of it is as it must be.
 
-    `evidence` has one measured value an item. A missing item is UNPROVEN with the reason EVIDENCE_MISSING; a differing one is
+    `evidence` has one measured value an item. A missing item is UNPROVEN with its `missing_reason`; a differing one is
     CONTRADICTED with the item's own reason. `expected` and `found` begin with the item's name.
     """
     reasons = []
@@ -71,7 +73,7 @@ def compare(manifest: Manifest, evidence: Mapping[str, str]) -> tuple[Reason, ..
         expected = f"{item.name} = {' or '.join(item.accepted)}"
         found = evidence.get(item.name)
         if found is None or found == "":
-            reasons.append(Reason("EVIDENCE_MISSING", expected, f"{item.name} is missing", Verdict.UNPROVEN))
+            reasons.append(Reason(item.missing_reason, expected, f"{item.name} is missing", Verdict.UNPROVEN))
         elif found not in item.accepted:
             reasons.append(Reason(item.reason, expected, f"{item.name} = {found[:200]}"))
     return tuple(reasons)

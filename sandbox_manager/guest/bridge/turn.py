@@ -111,6 +111,7 @@ class Turn:
         self._retries = 0
         self._answers: set[str] = set()  # assistant messages of the root since the last tool
         self._retire: dict[str, None] = {}
+        self._early: list[ServerEvent] = []  # before the prompt was known to be taken
 
     @property
     def is_over(self) -> bool:
@@ -132,12 +133,10 @@ class Turn:
             case TurnState.PROMPTING, PromptTaken():
                 self.state = TurnState.RUNNING
                 effects: list[Effect] = [Say({"ev": "accepted", **self._named()})]
-                effects += self._started()
                 if self._aborted_for is not None:
                     effects += self._post_abort()
-                elif self._is_idle:
-                    effects.append(SetTimer("quiet", QUIET_S))
-                return effects
+                early, self._early = self._early, []
+                return effects + [effect for one in early for effect in self._server(one.kind, one.properties)]
             case TurnState.PROMPTING, PromptFailed(status, detail):
                 if status is not None:
                     return self._break("PROMPT_REFUSED", f"HTTP {status}: {detail}")
@@ -149,7 +148,11 @@ class Turn:
                 return self._lost(why)
             case _, AbortAsked():
                 return self._abort("client")
-            case ((TurnState.RUNNING | TurnState.CHECKING | TurnState.PROMPTING), ServerEvent(kind, properties)):
+            case TurnState.PROMPTING, ServerEvent():
+                # Nothing of the turn is told before the prompt is known to be taken.
+                self._early.append(event)
+                return []
+            case ((TurnState.RUNNING | TurnState.CHECKING), ServerEvent(kind, properties)):
                 return self._server(kind, properties)
             case TurnState.SUBSCRIBING, ServerEvent():
                 return []
@@ -278,7 +281,7 @@ class Turn:
         return []
 
     def _started(self) -> list[Effect]:
-        if self._is_started or not self._is_known or self.state is TurnState.PROMPTING:
+        if self._is_started or not self._is_known:
             return []
         self._is_started = True
         return [Say({"ev": "started", **self._named()})]
