@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
 from typing import Any
 
 from . import HELPER, PROTOCOL
@@ -58,27 +57,43 @@ def _close_to_siblings() -> None:
 
 
 class _Output:
-    """Standard output: whole lines, in order, with the client's pace as ours."""
+    """Standard output: whole lines, in order, with the client's pace as ours.
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+    Not asyncio's: its pipes take a socket whose other end was shut for writing, which the supervisor's is, for a closed one.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = asyncio.Lock()
+        os.set_blocking(fd, False)
 
     async def say(self, event: dict[str, Any]) -> None:
-        self._writer.write(encode(event))
-        await self._writer.drain()
+        """Raises OSError when nobody reads any more."""
+        async with self._lock:
+            left = memoryview(encode(event))
+            while left:
+                try:
+                    left = left[os.write(self._fd, left) :]
+                except BlockingIOError:
+                    await self._room()
+
+    async def _room(self) -> None:
+        loop = asyncio.get_running_loop()
+        room: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(self._fd, lambda: None if room.done() else room.set_result(None))
+        try:
+            await room
+        finally:
+            loop.remove_writer(self._fd)
 
 
 async def _serve(asked: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(0, "rb", buffering=0))
-    transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.streams.FlowControlMixin(loop=loop), os.fdopen(1, "wb", buffering=0)
-    )
-    writer = asyncio.StreamWriter(transport, protocol, None, loop)
     flavour = FLAVOURS[asked.flavour]
     server = ServerProcess(flavour, asked.server, asked.directory, asked.wire_fd)
-    say = _Output(writer).say
+    say = _Output(1).say
     bridge = Bridge(flavour, server, dict(os.environ), say, mode=asked.mode, retries_max=asked.retries_max)
     leaving = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -109,7 +124,7 @@ async def _serve(asked: argparse.Namespace) -> int:
             taking.result()
             if watch is None and bridge.is_open:
                 watch = asyncio.create_task(bridge.server_ended())
-    except (ConnectionError, ValueError):
+    except (OSError, ValueError):
         code = 1
     finally:
         stop.cancel()
@@ -117,8 +132,6 @@ async def _serve(asked: argparse.Namespace) -> int:
         if watch is not None:
             watch.cancel()
         await bridge.close()
-        with suppress(OSError):
-            writer.close()
     return code
 
 

@@ -14,9 +14,11 @@ from .dialling import Dialler, free_port
 from .flavours import Flavour
 from .http_client import CallError, HttpClient
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0  # on busy cores it takes a minute; whoever started the bridge has a deadline of its own
 END_TIMEOUT_S = 6.0
-_LOOK_S = 0.05
+_LOOK_S = 0.2
+_LINE_BYTES_MAX = 1 << 20
+_LISTENING = b"listening on"
 SHELL = Path(__file__).resolve().parent / "shell" / "bash"
 
 
@@ -42,6 +44,8 @@ class ServerProcess:
         self._port = free_port()
         self._secret = secrets.token_urlsafe(32)
         self._process: asyncio.subprocess.Process | None = None
+        self._is_listening = asyncio.Event()
+        self._passing_on: asyncio.Task[None] | None = None
         self.client = HttpClient(Dialler(self._port, wire_fd), flavour.user, self._secret)
 
     async def start(self, environment: Mapping[str, str]) -> None:
@@ -60,20 +64,35 @@ class ServerProcess:
                 env=env,
                 cwd=self._directory,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=sys.stderr,
+                stdout=asyncio.subprocess.PIPE,
                 stderr=sys.stderr,
+                limit=_LINE_BYTES_MAX,
                 process_group=0,
                 preexec_fn=_die_with_parent,  # what a bridge that is killed cannot do any more
             )
         except OSError as error:
             raise ServerFailedError(f"the server could not be started: {error.strerror}") from error
+        self._passing_on = asyncio.create_task(self._pass_on(self._process))
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
+                await self._is_listening.wait()
                 version = await self._healthy()
         except TimeoutError:
             raise ServerFailedError(f"the server was not healthy within {START_TIMEOUT_S} s") from None
         if version != self._flavour.version:
             raise ServerFailedError(f"expected server version {self._flavour.version}, found {version}")
+
+    async def _pass_on(self, process: asyncio.subprocess.Process) -> None:
+        """What the server prints goes to our stderr; one line of it says that it listens. Its end wakes whoever waits for that too."""
+        assert process.stdout is not None
+        with suppress(ValueError):  # a line over the bound: nothing more of it is passed on
+            while line := await process.stdout.readline():
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
+                if _LISTENING in line:
+                    self._is_listening.set()
+        await process.wait()
+        self._is_listening.set()
 
     async def _healthy(self) -> str:
         while True:
@@ -107,3 +126,5 @@ class ServerProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+        if self._passing_on is not None:
+            self._passing_on.cancel()
