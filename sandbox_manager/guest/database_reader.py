@@ -21,7 +21,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +30,7 @@ from .errors import OperationError
 from .layout import Layout
 from .reaper import Reaper
 from .spawn import become, run_forked
-from .store_reader import StoreAsk, StoreReading, check_components, measured, open_store
+from .store_reader import StoreAsk, StoreReading, check_components, check_file, measured, open_store
 
 RENDERERS = ("opencode",)
 _TRIES = 20
@@ -62,7 +61,16 @@ async def read_database(
         os.close(sink)
 
 
-_REFUSALS = {errno.ENOENT: "ABSENT", errno.ELOOP: "SYMLINK", errno.ENOSPC: "ENOSPC", errno.EDQUOT: "ENOSPC"}
+# A forked child has only its exit code, an errno, to say why.
+_CODES = {
+    "ABSENT": errno.ENOENT,
+    "SYMLINK": errno.ELOOP,
+    "NOT_REGULAR": errno.ENXIO,
+    "OWNER": errno.EPERM,
+    "NLINK": errno.EMLINK,
+    "ENOSPC": errno.ENOSPC,
+}
+_REFUSALS = {**{code: reason for reason, code in _CODES.items()}, errno.EDQUOT: "ENOSPC"}
 
 
 def _refusal(code: int | None) -> OperationError:
@@ -88,8 +96,7 @@ def render(layout: Layout, ask: StoreAsk, session: str, renderer: str, sink: int
     except sqlite3.Error:
         raise OSError(errno.EIO, "the store is no database that can be read") from None
     except OperationError as error:
-        number = error.facts.get("errno")
-        raise OSError(number if isinstance(number, int) and number else errno.EIO, str(error)) from error
+        raise OSError(_CODES.get(error.reason, errno.EIO), str(error)) from error
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -132,8 +139,7 @@ def _stamp_one(layout: Layout, ask: StoreAsk) -> tuple[int, ...]:
         facts = os.fstat(fd)
     finally:
         os.close(fd)
-    if not stat.S_ISREG(facts.st_mode):
-        raise OSError(errno.ENXIO, "not a regular file")
+    check_file(layout, ask, facts)
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 

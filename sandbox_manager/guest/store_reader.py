@@ -98,7 +98,7 @@ def _read(layout: Layout, ask: StoreAsk) -> StoreReading:
     fd = open_store(layout, ask)
     with os.fdopen(fd, "rb", buffering=0) as file:
         facts = os.fstat(file.fileno())
-        _check_file(layout, ask, facts)
+        check_file(layout, ask, facts)
         return measured(file.fileno(), facts.st_size, ask)
 
 
@@ -189,7 +189,8 @@ def _some_is_link(folder: int, components: tuple[str, ...]) -> bool:
     return False
 
 
-def _check_file(layout: Layout, ask: StoreAsk, facts: os.stat_result) -> None:
+def check_file(layout: Layout, ask: StoreAsk, facts: os.stat_result) -> None:
+    """Raises OperationError unless it is a plain file of the slot's own with no other name."""
     if not stat.S_ISREG(facts.st_mode):
         raise OperationError("NOT_REGULAR", "the opened file is not a regular one")
     uids = {place.uid for place in layout.slots.values()} if ask.base == "workspace" else {layout.slots[ask.slot].uid}
