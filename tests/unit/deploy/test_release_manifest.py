@@ -17,7 +17,8 @@ from deploy.release.tool_folder import local_image_id
 
 SUPERVISOR = Measured("1.0.0", "sha256:" + "a" * 64)
 CLI = Measured("2.1.220", "sha256:" + "b" * 64)
-MEASURED = Measurement(SUPERVISOR, {"claude-code": CLI})
+HELPER = "http-agent-live-bridge=4"
+MEASURED = Measurement(SUPERVISOR, {"claude-code": CLI}, HELPER)
 PIN = AgentPin("claude-code", "2.1.220", "@example/cli", "sha512-x", "package/claude", "b" * 64, "claude")
 
 
@@ -26,6 +27,7 @@ def answer(**changes: Any) -> bytes:
         "supervisor": {"version": SUPERVISOR.version, "digest": SUPERVISOR.digest},
         "agents": {"claude-code": {"version": CLI.version, "digest": CLI.digest, "printed": "2.1.220 (Claude Code)"}},
         "probes": {"reaps_orphans": True, "supervisor_pid": 1},
+        "helper": HELPER,
     }
     return json.dumps({**said, **changes}).encode()
 
@@ -38,19 +40,27 @@ def test_the_manifest_has_what_was_measured_under_its_names() -> None:
         "accepted_image_ids": ["sha256:1"],
         "supervisor": {"version": "1.0.0", "digest": SUPERVISOR.digest},
         "agents": {"claude-code": {"version": "2.1.220", "digest": CLI.digest}},
+        "helper": HELPER,
     }
 
 
 def test_an_earlier_image_with_the_same_clis_stays_accepted() -> None:
     before = manifest_of("sha256:1", MEASURED, "abc", None)
-    other_supervisor = Measurement(Measured("1.0.1", "sha256:" + "c" * 64), MEASURED.agents)
+    other_supervisor = Measurement(Measured("1.0.1", "sha256:" + "c" * 64), MEASURED.agents, HELPER)
     after = manifest_of("sha256:2", other_supervisor, "def", before)
     assert after["accepted_image_ids"] == ["sha256:2", "sha256:1"]
     assert manifest_of("sha256:1", MEASURED, "abc", after)["accepted_image_ids"] == ["sha256:1", "sha256:2"]
 
 
 @pytest.mark.parametrize(
-    "changed", [{"protocol_version": 0}, {"agents": {}}, {"agents": {"claude-code": {"version": "2"}}}]
+    "changed",
+    [
+        {"protocol_version": 0},
+        {"agents": {}},
+        {"agents": {"claude-code": {"version": "2"}}},
+        {"helper": "http-agent-live-bridge=3"},
+        {"helper": None},
+    ],
 )
 def test_an_earlier_image_with_another_cli_or_protocol_is_not_accepted(changed: dict[str, Any]) -> None:
     before = {**manifest_of("sha256:1", MEASURED, "abc", None), **changed}
@@ -90,6 +100,12 @@ def test_a_measurement_of_anything_else_is_refused(wrong: dict[str, Any]) -> Non
         parsed(answer(**wrong), [PIN])
 
 
+@pytest.mark.parametrize("helper", ["http-agent-live-bridge=3", "http-agent-live-bridge=5", None])
+def test_a_measurement_with_another_helper_is_refused(helper: str | None) -> None:
+    with pytest.raises(BuildError, match="expected the helper http-agent-live-bridge=4"):
+        parsed(answer(helper=helper), [PIN])
+
+
 def test_a_failed_probe_is_refused_by_its_name() -> None:
     with pytest.raises(BuildError, match=r"does not hold: gate_is_closed$"):
         parsed(answer(probes={"gate_is_closed": False, "reaps_orphans": True, "supervisor_pid": 1}), [PIN])
@@ -104,9 +120,9 @@ def test_what_is_no_measurement_is_refused(printed: bytes) -> None:
 def test_the_local_image_id_changes_with_the_supervisor_and_with_each_cli() -> None:
     ids = {
         local_image_id(MEASURED),
-        local_image_id(Measurement(Measured("1.0.0", "sha256:" + "c" * 64), MEASURED.agents)),
-        local_image_id(Measurement(SUPERVISOR, {"claude-code": Measured("2.1.220", "sha256:" + "c" * 64)})),
-        local_image_id(Measurement(SUPERVISOR, {"other": CLI})),
+        local_image_id(Measurement(Measured("1.0.0", "sha256:" + "c" * 64), MEASURED.agents, HELPER)),
+        local_image_id(Measurement(SUPERVISOR, {"claude-code": Measured("2.1.220", "sha256:" + "c" * 64)}, HELPER)),
+        local_image_id(Measurement(SUPERVISOR, {"other": CLI}, HELPER)),
     }
     assert len(ids) == 4
     assert all(identity.startswith("sha256:") for identity in ids)

@@ -165,7 +165,8 @@ def test_evidence_that_is_as_the_manifest_names_it_has_nothing_against_it() -> N
 def test_each_item_is_demanded(item: str) -> None:
     for evidence in ({k: v for k, v in EVIDENCE.items() if k != item}, {**EVIDENCE, item: ""}):
         (reason,) = compare(MANIFEST, evidence)
-        assert (reason.code, reason.weighs) == ("EVIDENCE_MISSING", Verdict.UNPROVEN)
+        code = "HELPER_VERSION_MISMATCH" if item == "helper" else "EVIDENCE_MISSING"
+        assert (reason.code, reason.weighs) == (code, Verdict.UNPROVEN)
         assert item in reason.expected
 
 
@@ -186,6 +187,16 @@ def test_each_item_must_be_equal(item: str, code: str) -> None:
     (reason,) = compare(MANIFEST, {**EVIDENCE, item: "something else"})
     assert (reason.code, reason.weighs) == (code, Verdict.CONTRADICTED)
     assert reason.found == f"{item} = something else"
+
+
+@pytest.mark.parametrize(
+    "found", ["http-agent-live-bridge=3", "http-agent-live-bridge=5", "http-agent-live-bridge", None]
+)
+def test_another_helper_than_version_4_and_none_at_all_are_refused_by_its_name(found: str | None) -> None:
+    evidence = {name: value for name, value in EVIDENCE.items() if name != "helper"}
+    (reason,) = compare(MANIFEST, evidence if found is None else {**evidence, "helper": found})
+    assert reason.code == "HELPER_VERSION_MISMATCH"
+    assert reason.weighs is (Verdict.UNPROVEN if found is None else Verdict.CONTRADICTED)
 
 
 def test_the_helper_is_demanded_only_where_the_manifest_names_one() -> None:
