@@ -27,7 +27,7 @@ from .processes import read_process
 from .reaper import ExitStatus, Reaper
 from .spawn import Program, become, fork_program, read_failure, run_forked
 
-_VERSION_TIMEOUT_S = 30.0
+_VERSION_TIMEOUT_S = 90.0  # a server of 180 MB that must be paged in, beside a busy test run
 _PROBE_TIMEOUT_S = 3.0
 _VERSION_BYTES_MAX = 4096
 _NOBODY = 65534
