@@ -13,9 +13,11 @@ from .sse import SseError, SseReader
 
 Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 BODY_BYTES_MAX = 256 << 20
-SILENCE_MAX_S = 45.0  # the server gives a sign of life every 10 s
+# The server gives a sign of life every 10 s, but on busy cores its first prompt was seen to hold its one thread for more than a minute. A
+# server that is gone closes the connection; this is for one that hangs.
+SILENCE_MAX_S = 240.0
 _READ_BYTES = 256 << 10
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 60.0
 
 
 class CallError(OSError):

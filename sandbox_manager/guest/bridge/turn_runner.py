@@ -36,7 +36,7 @@ from .turn import Turn
 
 EVENTS_MAX = 4096
 _PAGES_MAX = 40
-_REPLY_TIMEOUT_S = 10.0
+_REPLY_TIMEOUT_S = 20.0
 
 
 class TurnRunner:
