@@ -14,7 +14,7 @@ from standfast_client.sdk import Expect, StandfastClient, new_id
 from standfast_lab.lab.checks import LabCheckError, check
 from standfast_lab.oracle import Outcome, Turn
 
-TURN_TIMEOUT_S = 120.0
+TURN_TIMEOUT_S = 300.0
 _RETRY_S = 0.2
 CONFIRMED = ("CONFIRMED", "CONFIRMED")
 

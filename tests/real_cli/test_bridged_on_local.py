@@ -20,7 +20,6 @@ from tests.real_cli.talk import CONFIRMED, Talk
 
 pytestmark = [pytest.mark.engine("local"), pytest.mark.timeout(1200)]
 LOOP = "module"
-TURN_TIMEOUT_S = 300.0  # a native start and a first prompt take a minute each on busy cores
 
 
 @pytest.fixture(scope="module", params=["opencode", "kilo"])
@@ -45,7 +44,7 @@ async def site(agent: str, short_folder: Callable[[], Path]) -> AsyncIterator[Si
 
 
 def talk_of(site: Site, agent: str, **options: str) -> Talk:
-    return Talk(site.client, agent=agent, model="lab-1", options=options, timeout_s=TURN_TIMEOUT_S)
+    return Talk(site.client, agent=agent, model="lab-1", options=options)
 
 
 def databases(site: Site, agent: str, session: str) -> list[Path]:

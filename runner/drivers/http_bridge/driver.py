@@ -5,6 +5,14 @@ Pure. One driver for both: what differs between the two, the bridge deals with.
 
 from __future__ import annotations
 
+from runner.core.answers import (
+    Answer,
+    AnswerShapeError,
+    PermissionAnswer,
+    QuestionAnswer,
+    RejectAnswer,
+    check_answer,
+)
 from runner.core.events import DriverEvent, FrameRead, NoiseLine
 from runner.drivers.http_bridge import frames
 from runner.drivers.http_bridge.reader import BridgeReader
@@ -13,6 +21,8 @@ from runner.drivers.port import Opening
 
 OPENCODE, OPENCODE_VERSION = "opencode", "1.18.33"
 KILO, KILO_VERSION = "kilo", "7.7.7"
+# What a permission rule may name: the native names of the permissions.
+RULE_TOOLS = ("bash", "edit", "external_directory", "glob", "grep", "read", "skill", "task", "webfetch")
 _UNKNOWN = "This request is not answered here."
 
 
@@ -55,8 +65,24 @@ class HttpBridgeDriver:
         # A kept process serves many activations: the message id keeps the request ids of two of them apart.
         return [frames.abort_frame(f"int-{self._message_id or 'none'}-{self._interrupts}")]
 
+    def answer_frames(self, request_id: str, answer: Answer) -> list[bytes]:
+        request = self._reader.requests.get(request_id)
+        if request is None:
+            raise AnswerShapeError("the id of an open request", "another")
+        check_answer(request, answer)
+        # Answered once: what the bridge says of it afterwards closes nothing that is open.
+        del self._reader.requests[request_id]
+        match answer:
+            case PermissionAnswer(allow, message):
+                return [frames.permission_frame(request_id, allow=allow, message=message)]
+            case QuestionAnswer(answers):
+                return [frames.answers_frame(request_id, answers)]
+            case RejectAnswer(message):
+                return [frames.reject_frame(request_id, message)]
+
     def answer_unknown_frames(self, request_id: str) -> list[bytes]:
-        if self._reader.requests.get(request_id) == "QUESTION":
+        request = self._reader.requests.pop(request_id, None)
+        if request is not None and request.kind == "question":
             return [frames.reject_frame(request_id, _UNKNOWN)]
         return [frames.permission_frame(request_id, allow=False, message=_UNKNOWN)]
 

@@ -7,6 +7,8 @@ from runner.core.events import (
     NativeRequest,
     Normalised,
     ProviderRetry,
+    Question,
+    QuestionOption,
     TextDelta,
     ToolCall,
     ToolResult,
@@ -15,7 +17,7 @@ from runner.core.events import (
 )
 from runner.drivers.http_bridge.frames import Frame, to_json
 
-KINDS = {"permission": "PERMISSION", "question": "QUESTION"}
+KINDS = ("permission", "question")
 
 
 def normalise(frame: Frame) -> list[Normalised]:
@@ -45,8 +47,27 @@ def native_request(frame: Frame) -> NativeRequest | None:
     request_id = frame.text("id")
     if request_id is None:
         return None
+    kind = frame.text("kind")
     return NativeRequest(
-        request_id, KINDS.get(frame.text("kind") or "", "UNKNOWN"), to_json(frame.fields.get("payload"))
+        request_id=request_id,
+        kind=kind if kind in KINDS else "other",
+        payload_json=to_json(frame.fields.get("payload")),
+        tool=frame.text("tool"),
+        questions=tuple(_question(one) for one in frame.list("questions")),
+        parent_id=frame.text("parent"),
+    )
+
+
+def _question(found: Frame) -> Question:
+    options = tuple(
+        QuestionOption(one.text("label") or "", one.text("description") or "") for one in found.list("options")
+    )
+    return Question(
+        header=found.text("header") or "",
+        text=found.text("text") or "",
+        options=options,
+        multiple=found.flag("multiple"),
+        free_text=found.flag("free_text"),
     )
 
 

@@ -21,9 +21,11 @@ from runner.core.events import (
     MessageAccepted,
     MessageClosed,
     MessageStarted,
+    NativeRequest,
     NativeTurnEnded,
     Normalised,
     ProcessMustRetire,
+    RequestWithdrawn,
     SessionSeen,
     Warned,
 )
@@ -47,11 +49,11 @@ class Phase(Enum):
 
 
 class BridgeReader:
-    """One activation's lines, in order. `requests` are the open ones: their kind by their id."""
+    """One activation's lines, in order. `requests` are the open ones by their id."""
 
     def __init__(self) -> None:
         self.phase = Phase.BEFORE_MESSAGE
-        self.requests: dict[str, str] = {}
+        self.requests: dict[str, NativeRequest] = {}
         self._message_id: str | None = None
         self._handshake_pending = False
         self._last_session_id: str | None = None
@@ -83,11 +85,12 @@ class BridgeReader:
                 request = native_request(frame)
                 if request is None:
                     return [*self._identity(frame)]
-                self.requests[request.request_id] = request.kind
+                self.requests[request.request_id] = request
                 return [*self._identity(frame), request]
             case "asked":
-                self.requests.pop(frame.text("id") or "", None)
-                return []
+                request_id = frame.text("id") or ""
+                was_open = self.requests.pop(request_id, None) is not None
+                return [RequestWithdrawn(request_id)] if was_open and frame.text("how") == "gone" else []
             case "retire":
                 return [ProcessMustRetire(frame.text("reason") or "BRIDGE_SAYS_SO")]
             case "accepted" | "started" | "settled" | "broken":

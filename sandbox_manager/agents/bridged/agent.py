@@ -22,7 +22,7 @@ class BridgedAgent:
 
     identity_known: str = "BEFORE_PROMPT"
     names_session: str = "CLI"
-    needs_per_process: tuple[str, ...] = ("model", "permission_mode", *launch.OPTIONS)
+    needs_per_process: tuple[str, ...] = ("model", "permission_mode", "allow_rules", "deny_rules", *launch.OPTIONS)
 
     def __init__(self, product: Product) -> None:
         self.name: str = product.name

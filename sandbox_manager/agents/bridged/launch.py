@@ -9,6 +9,7 @@ of tools and no settings of the workspace are loaded. The workspace's and the ho
 from __future__ import annotations
 
 import json
+import re
 
 from sandbox_manager.agents.bridged.product import Product
 from sandbox_manager.agents.errors import AgentLocatorError, AgentSettingError
@@ -20,6 +21,9 @@ OPTIONS = ("max_retries", "context_window", "max_output_tokens")
 _PROVIDER = "standfast"
 _KEY_VARIABLE = "STANDFAST_MODEL_KEY"
 _ASKING = ("bash", "edit", "webfetch", "external_directory", "doom_loop")
+RULE_TOOLS = ("bash", "edit", "external_directory", "glob", "grep", "read", "skill", "task", "webfetch")
+_RULE = re.compile(r"(?P<tool>[a-z_]+)(\((?P<pattern>[^(),\x00-\x1f\x7f]{1,200})\))?")
+_RULES_MAX = 100
 _CONTEXT_WINDOW = 200_000
 _MAX_OUTPUT_TOKENS = 32_000
 _MAX_RETRIES = 6
@@ -121,9 +125,29 @@ def _config(product: Product, settings: LaunchSettings, numbers: dict[str, int])
                 },
             }
         },
-        "permission": {**dict.fromkeys(_ASKING, "ask"), **dict.fromkeys(product.denied, "deny")},
+        "permission": _permission(product, settings),
         "instructions": [f"{settings.workspace}/AGENTS.md"],
     }
+
+
+def _permission(product: Product, settings: LaunchSettings) -> dict[str, object]:
+    """Per permission: what asks, what is allowed and denied by pattern; of the patterns that fit the last one holds, so denials are last."""
+    found: dict[str, dict[str, str]] = {name: {"*": "ask"} for name in _ASKING}
+    for setting, rules, word in (
+        ("allow_rules", settings.allow_rules, "allow"),
+        ("deny_rules", settings.deny_rules, "deny"),
+    ):
+        if len(rules) > _RULES_MAX:
+            raise _setting(product, setting, f"at most {_RULES_MAX} rules", str(len(rules)))
+        for rule in rules:
+            match = _RULE.fullmatch(rule)
+            if match is None or match["tool"] not in RULE_TOOLS:
+                raise _setting(product, setting, f"TOOL or TOOL(PATTERN) with a tool of {', '.join(RULE_TOOLS)}", rule)
+            patterns = found.setdefault(match["tool"], {"*": "allow"})
+            pattern = match["pattern"] or "*"
+            patterns.pop(pattern, None)
+            patterns[pattern] = word
+    return {**found, **dict.fromkeys(product.denied, "deny")}
 
 
 def keeps_pinned(product: Product, spec: LaunchSpec) -> bool:

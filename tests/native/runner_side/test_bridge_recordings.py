@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runner.core.answers import AnswerShapeError, PermissionAnswer, QuestionAnswer, RejectAnswer
 from runner.core.events import (
     AssistantMessage,
     ContentBeforeIdentity,
@@ -15,10 +16,14 @@ from runner.core.events import (
     HandshakeAnswered,
     HandshakeRefused,
     MessageStarted,
+    NativeRequest,
     NativeTurnEnded,
     NoiseLine,
     ProcessMustRetire,
     ProviderRetry,
+    Question,
+    QuestionOption,
+    RequestWithdrawn,
     SessionSeen,
     TextDelta,
     ToolCall,
@@ -202,3 +207,47 @@ def test_the_text_goes_byte_for_byte() -> None:
     assert frame.isascii()
     assert frame.count(b"\n") == 1
     assert json.loads(frame) == {"v": 4, "op": "prompt", "id": OWN_ID, "text": text}
+
+
+ASK = (
+    b'{"v":4,"ev":"ask","session":"ses_kid","parent":"call_1","id":"que_1","kind":"question","tool":null,"questions":'
+    b'[{"header":"H","text":"Which?","options":[{"label":"A","description":"a"}],"multiple":false,"free_text":true}],'
+    b'"payload":{}}\n'
+)
+ASK_BASH = (
+    b'{"v":4,"ev":"ask","session":"s","parent":null,"id":"per_1","kind":"permission","tool":"bash","questions":[]}\n'
+)
+
+
+def test_a_question_is_offered_with_its_shape_and_answered_once() -> None:
+    driver = driver_of()
+    (request,) = bodies(driver.feed(ASK), NativeRequest)
+    question = Question("H", "Which?", (QuestionOption("A", "a"),), free_text=True)
+    assert (request.kind, request.questions, request.parent_id) == ("question", (question,), "call_1")
+    for wrong in (QuestionAnswer(()), QuestionAnswer((("A", "B"),)), PermissionAnswer(True)):
+        with pytest.raises(AnswerShapeError):
+            driver.answer_frames("que_1", wrong)
+    (frame,) = driver.answer_frames("que_1", QuestionAnswer((("mine",),)))
+    assert frame == b'{"v":4,"op":"answers","id":"que_1","answers":[["mine"]]}\n'
+    with pytest.raises(AnswerShapeError):
+        driver.answer_frames("que_1", QuestionAnswer((("A",),)))
+
+
+def test_a_question_is_rejected_and_a_permission_refused_natively() -> None:
+    driver = driver_of()
+    driver.feed(ASK + ASK_BASH)
+    assert driver.answer_frames("que_1", RejectAnswer("nobody")) == [
+        b'{"v":4,"op":"reject","id":"que_1","message":"nobody"}\n'
+    ]
+    assert driver.answer_frames("per_1", PermissionAnswer(False, "no")) == [
+        b'{"v":4,"op":"permission","id":"per_1","allow":false,"message":"no"}\n'
+    ]
+
+
+def test_a_request_that_goes_is_withdrawn_unless_it_was_answered() -> None:
+    driver = driver_of()
+    gone = b'{"v":4,"ev":"asked","session":"s","id":"que_1","how":"gone"}\n'
+    assert bodies(driver.feed(ASK + gone), RequestWithdrawn) == [RequestWithdrawn("que_1")]
+    driver.feed(ASK)
+    driver.answer_frames("que_1", RejectAnswer("nobody"))
+    assert bodies(driver.feed(gone), RequestWithdrawn) == []
