@@ -131,7 +131,7 @@ def _config(product: Product, settings: LaunchSettings, numbers: dict[str, int])
 
 
 def _permission(product: Product, settings: LaunchSettings) -> dict[str, object]:
-    """Per permission: what asks, what is allowed and denied by pattern; of the patterns that fit the last one holds, so denials are last."""
+    """Per permission: what asks, and what is allowed or denied by pattern. The last pattern that fits holds, so denials are last."""
     found: dict[str, dict[str, str]] = {name: {"*": "ask"} for name in _ASKING}
     for setting, rules, word in (
         ("allow_rules", settings.allow_rules, "allow"),
