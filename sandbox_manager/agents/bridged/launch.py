@@ -24,6 +24,7 @@ _ASKING = ("bash", "edit", "webfetch", "external_directory", "doom_loop")
 RULE_TOOLS = ("bash", "edit", "external_directory", "glob", "grep", "read", "skill", "task", "webfetch")
 _RULE = re.compile(r"(?P<tool>[a-z_]+)(\((?P<pattern>[^(),\x00-\x1f\x7f]{1,200})\))?")
 _RULES_MAX = 100
+_WITHOUT_PATTERNS = ("webfetch",)
 _CONTEXT_WINDOW = 200_000
 _MAX_OUTPUT_TOKENS = 32_000
 _MAX_RETRIES = 6
@@ -143,11 +144,17 @@ def _permission(product: Product, settings: LaunchSettings) -> dict[str, object]
             match = _RULE.fullmatch(rule)
             if match is None or match["tool"] not in RULE_TOOLS:
                 raise _setting(product, setting, f"TOOL or TOOL(PATTERN) with a tool of {', '.join(RULE_TOOLS)}", rule)
-            patterns = found.setdefault(match["tool"], {"*": "allow"})
             pattern = match["pattern"] or "*"
+            if pattern != "*" and match["tool"] in _WITHOUT_PATTERNS:
+                raise _setting(
+                    product, setting, f"{match['tool']} without a pattern: the server knows none for it", rule
+                )
+            patterns = found.setdefault(match["tool"], {"*": "allow"})
             patterns.pop(pattern, None)
             patterns[pattern] = word
-    return {**found, **dict.fromkeys(product.denied, "deny")}
+    # The plain word where there is one: for some permissions the server takes nothing else (observed: it answers 400).
+    plain = {name: word if len(rules) == 1 and (word := rules.get("*")) else rules for name, rules in found.items()}
+    return {**plain, **dict.fromkeys(product.denied, "deny")}
 
 
 def keeps_pinned(product: Product, spec: LaunchSpec) -> bool:

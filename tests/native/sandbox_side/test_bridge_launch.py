@@ -80,7 +80,7 @@ def test_one_prompt_is_one_turn_and_nothing_but_the_model_is_called(name: str) -
 @pytest.mark.parametrize("mode", ["auto", "ask", "deny"])
 def test_what_acts_asks_in_every_mode_and_the_bridge_gets_the_mode(name: str, mode: str) -> None:
     permission = config_of(name, permission_mode=mode)["permission"]
-    assert [permission[tool] for tool in ("bash", "edit", "webfetch", "external_directory")] == [{"*": "ask"}] * 4
+    assert [permission[tool] for tool in ("bash", "edit", "webfetch", "external_directory")] == ["ask"] * 4
     argv = spec_of(name, permission_mode=mode).argv
     assert argv[argv.index("--mode") + 1] == mode
 
@@ -90,7 +90,7 @@ def test_rules_are_the_servers_own_and_a_denial_is_stronger(name: str) -> None:
     allowed, denied = ("bash(git *)", "read", "edit"), ("bash(git push *)", "edit", "task")
     permission = config_of(name, allow_rules=allowed, deny_rules=denied)["permission"]
     assert list(permission["bash"].items()) == [("*", "ask"), ("git *", "allow"), ("git push *", "deny")]
-    assert [permission[tool] for tool in ("read", "edit", "task")] == [{"*": "allow"}, {"*": "deny"}, {"*": "deny"}]
+    assert [permission[tool] for tool in ("read", "edit", "task")] == ["allow", "deny", "deny"]
 
 
 def test_kilos_tools_that_begin_work_by_themselves_are_not_offered() -> None:
@@ -107,6 +107,7 @@ def test_kilos_tools_that_begin_work_by_themselves_are_not_offered() -> None:
         ({"model": None}, "model"),
         ({"allow_rules": ("Bash",)}, "allow_rules"),
         ({"deny_rules": ("bash(a)(b)",)}, "deny_rules"),
+        ({"deny_rules": ("webfetch(https://a/*)",)}, "deny_rules"),
         ({"options": (("unknown", "1"),)}, "unknown"),
         ({"options": (("max_retries", "-1"),)}, "max_retries"),
         ({"options": (("context_window", "99999999"),)}, "context_window"),
