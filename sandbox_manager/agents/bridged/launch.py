@@ -153,7 +153,7 @@ def _permission(product: Product, settings: LaunchSettings) -> dict[str, object]
             patterns.pop(pattern, None)
             patterns[pattern] = word
     # The plain word where there is one: for some permissions the server takes nothing else (observed: it answers 400).
-    plain = {name: word if len(rules) == 1 and (word := rules.get("*")) else rules for name, rules in found.items()}
+    plain = {name: next(iter(words.values())) if list(words) == ["*"] else words for name, words in found.items()}
     return {**plain, **dict.fromkeys(product.denied, "deny")}
 
 
