@@ -79,7 +79,7 @@ def test_a_first_turn_with_tools() -> None:
     (answered,) = of(events, HandshakeAnswered)
     assert (answered.session_id, answered.store) == (
         SESSION,
-        f"/home/member/.standfast-direct/sessions/{SESSION}.jsonl",
+        f"/members/1/home/.standfast-direct/sessions/{SESSION}.jsonl",
     )
     (request,) = of(events, NativeRequest)
     assert request.request_id == f"{IDS['first']}-r1"

@@ -44,7 +44,7 @@ SETTINGS = LaunchSettings(
     agent="direct",
     native_session_id=SESSION,
     resume=False,
-    home="/home/member",
+    home="/members/1/home",
     tmp="/run/slot",
     workspace="/workspace",
     executable="/opt/direct/direct",
@@ -87,7 +87,11 @@ def test_what_the_launch_says_the_agent_itself_understands() -> None:
     rules: dict[str, Any] = {"allow_rules": ("read",), "deny_rules": ("shell(rm*)",)}
     argv = AGENT.launch(replace(SETTINGS, options=options, permission_mode="ask", **rules)).argv
     settings = from_arguments(parser("direct").parse_args(argv[1:]))
-    assert (settings.session_id, str(settings.home), str(settings.workspace)) == (SESSION, "/home/member", "/workspace")
+    assert (settings.session_id, str(settings.home), str(settings.workspace)) == (
+        SESSION,
+        "/members/1/home",
+        "/workspace",
+    )
     assert settings.endpoint.effort == "high"
     assert settings.policy.wait_budget_s == 600
     assert not settings.policy.transport_retries
@@ -127,8 +131,8 @@ def test_a_setting_that_is_not_known_is_refused(change: dict[str, Any]) -> None:
 def test_the_store_is_where_the_process_said_it_is() -> None:
     locator = AGENT.locator(SESSION, "/workspace")
     location = AGENT.store_location(locator)
-    assert "/home/member/" + "/".join(location.components) == findings("first").handshake_store
-    assert AGENT.named_locator(locator, findings("first"), home="/home/member") == locator
+    assert "/members/1/home/" + "/".join(location.components) == findings("first").handshake_store
+    assert AGENT.named_locator(locator, findings("first"), home="/members/1/home") == locator
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from runner.core.verdict import Verdict
 
 WHOLE = NativeLocator("codex", "thread-1", "/workspace", ".codex/sessions/thread-1.jsonl")
 OPEN = NativeLocator("codex", "", "/workspace", "")
-STORE = "/home/m1/.codex/sessions/thread-1.jsonl"
+STORE = "/members/1/.codex/sessions/thread-1.jsonl"
 ENDED = NativeTurnEnded(failed=False, cancelled=False, reason=None, error=None, status=None)
 
 

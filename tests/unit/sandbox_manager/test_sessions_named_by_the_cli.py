@@ -27,7 +27,7 @@ from sandbox_manager.host.core.grant import Grant
 from tests.unit.sandbox_manager.settled_turn import LOCATOR, whole_report
 
 OPEN = NativeLocator("codex", "", "/workspace", "")
-HOME = "/home/m1"
+HOME = "/members/1"
 FINDINGS = TapFindings((), None, False, "OK", False, None, (), False, False, False, 0, (), None)
 
 
@@ -63,7 +63,7 @@ def test_a_handshake_that_names_no_place_in_the_home_is_refused(session_id: str 
 
 def test_a_store_elsewhere_is_said_as_it_is() -> None:
     assert below_home(f"{HOME}/a/b", HOME) == "a/b"
-    assert below_home("/home/m10/a", HOME) == "/home/m10/a"
+    assert below_home("/members/10/a", HOME) == "/members/10/a"
     assert below_home(None, HOME) == ""
 
 
