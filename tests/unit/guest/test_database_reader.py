@@ -35,7 +35,7 @@ class Store:
         for name in ("members/1/home/db", "run/slots/1", "sf/host", "workspace"):
             (folder / name).mkdir(parents=True)
         self.layout: Layout = local_layout(folder, folder / "sf" / "host", folder)
-        self.path = folder / "members/1/members/1/store.db"
+        self.path = folder / "members/1/home/db" / "store.db"
         self.database = sqlite3.connect(self.path)
         self.database.execute("PRAGMA journal_mode=WAL")
         self.database.executescript(TABLES)
