@@ -97,10 +97,12 @@ class _Brotli:
     def feed(self, data: bytes) -> None:
         try:
             piece = self._decoder.process(data, output_buffer_limit=PIECE_BYTES)
-            self._take(piece)
-            while not self._decoder.can_accept_more_data():
-                piece = self._decoder.process(b"", output_buffer_limit=PIECE_BYTES)
+            # The library says that it accepts more while it still holds output back: only an empty piece is the end of it.
+            while piece:
                 self._take(piece)
+                piece = (
+                    b"" if self._decoder.is_finished() else self._decoder.process(b"", output_buffer_limit=PIECE_BYTES)
+                )
         except brotli.error as error:
             raise DecodingError(str(error)) from error
 

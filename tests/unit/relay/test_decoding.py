@@ -32,6 +32,21 @@ def test_a_small_body_that_unfolds_comes_in_bounded_pieces(encoding: str) -> Non
     assert max(sizes) <= 2 * PIECE_BYTES
 
 
+@pytest.mark.parametrize("step", [7, 10_000_000])
+@pytest.mark.parametrize("encoding", list(PACK))
+def test_a_body_of_many_pieces_is_whole_at_its_end(encoding: str, step: int) -> None:
+    """With brotli the library once kept output back and said that it took more."""
+    plain = b"x" * 2_000_000
+    packed = PACK[encoding](plain)
+    got = bytearray()
+    decoder = decoder_for(encoding, got.extend)
+    assert decoder is not None
+    for at in range(0, len(packed), step):
+        decoder.feed(packed[at : at + step])
+    decoder.close()
+    assert bytes(got) == plain
+
+
 @pytest.mark.parametrize("encoding", list(PACK))
 def test_pieces_of_any_size_give_the_same_bytes(encoding: str) -> None:
     plain = bytes(range(256)) * 40
