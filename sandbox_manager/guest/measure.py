@@ -13,6 +13,8 @@ import json
 import os
 import platform
 import re
+import secrets
+import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -145,10 +147,15 @@ async def _measure_bridge(layout: Layout, reaper: Reaper) -> dict[str, object]:
 
 
 async def _printed(layout: Layout, reaper: Reaper, argv: tuple[str, ...]) -> str | None:
-    """What a program prints when nobody runs it, who is no slot and has no home; None if it fails or takes too long."""
+    """What a program prints when nobody runs it, who is no slot; None if it fails or takes too long.
+
+    Its home is a name that nobody can know before: a CLI may want to make one (OpenCode does), and settings that a slot had laid there
+    would be obeyed.
+    """
     uid = _NOBODY if layout.is_isolated else None
-    place = SlotPlace(0, uid, uid, Path("/nonexistent"), Path("/tmp"), groups=())
-    env = {"HOME": "/nonexistent", "TMPDIR": "/tmp", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
+    home = Path("/tmp", f"standfast-{secrets.token_hex(16)}")
+    place = SlotPlace(0, uid, uid, home, Path("/tmp"), groups=())
+    env = {"HOME": str(home), "TMPDIR": "/tmp", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
     started = Program(argv, env, "/")
     loop = asyncio.get_running_loop()
     exit_of: asyncio.Future[ExitStatus] = loop.create_future()
@@ -178,6 +185,18 @@ async def _printed(layout: Layout, reaper: Reaper, argv: tuple[str, ...]) -> str
                 os.killpg(pid, 9)
         for fd in (read_end, write_end, null):
             os.close(fd)
+        await _remove_home(place, reaper)
+
+
+async def _remove_home(place: SlotPlace, reaper: Reaper) -> None:
+    """By the program's own user: in a sandbox the supervisor may not look into it."""
+
+    def work() -> None:
+        become(place)
+        shutil.rmtree(place.home, ignore_errors=True)
+
+    with contextlib.suppress(OSError, TimeoutError):
+        await asyncio.wait_for(reaper.exit_of(run_forked(work)), _PROBE_TIMEOUT_S)
 
 
 async def _probe(layout: Layout, reaper: Reaper) -> dict[str, object]:
