@@ -63,8 +63,7 @@ class Terminal:
             try:
                 self._agent = assemble(self._settings, session, transport, self, self._environment)
                 self._say_session()
-                with contextlib.suppress(NotImplementedError):
-                    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._agent.cancel)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._agent.cancel)
                 return await (self._converse() if text is None else self._turn(text))
             finally:
                 session.close()

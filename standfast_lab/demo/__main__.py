@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import signal
 import sys
@@ -128,8 +127,7 @@ async def _stay(fleet: Fleet, screen: Screen) -> None:
         await over.wait()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError):
-                loop.remove_signal_handler(number)
+            loop.remove_signal_handler(number)
 
 
 if __name__ == "__main__":
