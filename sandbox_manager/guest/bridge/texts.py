@@ -15,7 +15,6 @@ from .shapes import Fields, fields, flag, items, text
 class _Message:
     role: str
     parent: str | None
-    is_over: bool = False
 
 
 @dataclass
@@ -83,7 +82,6 @@ class Texts:
         known = self._messages.setdefault(message, _Message(role, None))
         known.role = role
         known.parent = text(info, "parentID") or known.parent
-        known.is_over = known.is_over or "finish" in info or "error" in info
         return [line for part in list(self._parts.values()) if part.message == message for line in self._lines(part)]
 
     def _part(self, found: Fields) -> _Part | None:
@@ -133,7 +131,8 @@ class Texts:
         if len(part.full) > part.told:
             lines.append({"ev": "delta", **which, "text": part.full[part.told :]})
             part.told = len(part.full)
-        if (part.is_over or self._messages[part.message].is_over) and part.full:
+        # Only the part itself says that it is over: said at its message's end, a text was seen cut short (OpenCode, right after an abort).
+        if part.is_over and part.full:
             part.is_said = True
             lines.append({"ev": "text", **which, "text": part.full})
         return lines

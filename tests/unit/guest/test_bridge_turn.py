@@ -238,6 +238,14 @@ def test_a_role_that_comes_only_at_the_end_is_applied_then() -> None:
     assert bench.texts == ["late but ours"]
 
 
+def test_a_messages_end_that_overtakes_its_last_piece_does_not_cut_the_text() -> None:
+    bench = Bench().running().step(event("message.updated", info=info("m-a")), part("m-a", "the co"))
+    bench.step(event("message.updated", info=info("m-a", finish="stop")))
+    assert bench.texts == []
+    bench.step(part("m-a", "the colour is blue", time={"start": 1, "end": 2})).idle_and_quiet().step(good())
+    assert bench.texts == ["the colour is blue"]
+
+
 def test_what_the_server_added_itself_is_no_output() -> None:
     bench = Bench().running().step(event("message.updated", info=info("m-a")))
     bench.step(part("m-a", "limit reached", "p1", ignored=True), part("m-a", "made up", "p2", synthetic=True))
