@@ -98,6 +98,7 @@ async def test_an_abort_with_a_permission_open_cancels_and_the_next_turn_is_clea
 
 
 async def test_an_abort_while_streaming_cancels_and_a_second_prompt_is_refused_meanwhile(asking: BridgeDesk) -> None:
+    await asking.turn("remember: the colour is blue")
     start = await asking.prompt("[[lab:slow=200x100ms]] talk")
     await asking.until(lambda line: line["ev"] == "delta", start)
     second = await asking.prompt("me too")
@@ -106,19 +107,20 @@ async def test_an_abort_while_streaming_cancels_and_a_second_prompt_is_refused_m
     asking.write("abort", id="a")
     settled = await asking.until(lambda line: line["ev"] == "settled", start)
     assert (settled["outcome"], settled["id"]) == ("cancelled", f"message-{asking._turns - 1}")
-    after = await asking.turn("what is the word?")
-    assert texts_of(after) == ["the word is plum"]
+    after = await asking.turn("what is the colour?")
+    assert texts_of(after) == ["the colour is blue"]
 
 
 async def test_failures_are_judged_by_what_the_server_keeps(asking: BridgeDesk, agent: str) -> None:
+    await asking.turn("remember: the number is seven")
     refused = await asking.turn("[[lab:status=401]] a")
     assert (end_of(refused)[0], refused[-1]["status"]) == ("failed", 401)
-    cut = await asking.turn("[[lab:cut=mid-text]] b")
+    cut = await asking.turn("[[lab:end=mid-text]] b")
     assert end_of(cut) == ("failed", "STREAM_CUT")
     short = await asking.turn("[[lab:max_tokens]] c")
     assert end_of(short) == ("failed", "OUTPUT_LENGTH")
-    after = await asking.turn("what is the word?")
-    assert (end_of(after), texts_of(after)) == (("completed", None), ["the word is plum"])
+    after = await asking.turn("what is the number?")
+    assert (end_of(after), texts_of(after)) == (("completed", None), ["the number is seven"])
 
 
 async def test_a_child_is_answered_for_and_its_text_is_not_the_roots(asking: BridgeDesk) -> None:
