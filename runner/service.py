@@ -59,7 +59,7 @@ class RunnerService(RunnerServiceServicer):
     # --- turns --------------------------------------------------------------------------------------------------------
     async def StartTurn(self, request: pb.StartTurnRequest, context: Context) -> AsyncIterator[pb.StartTurnResponse]:
         key = _turn_key(request.conversation, request.turn_id)
-        view = await self._conductor.start(key, turn_request(request))
+        view = await self._conductor.start(key, turn_request(await self._with_agent(key, request)))
         async with aclosing(view.events(0, include_raw=request.include_raw)) as events:
             async for event in events:
                 yield pb.StartTurnResponse(event=event)
@@ -76,8 +76,26 @@ class RunnerService(RunnerServiceServicer):
 
     async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
         key = _turn_key(request.turn.conversation, request.turn.turn_id)
-        await self._conductor.start(key, turn_request(request.turn))
+        await self._conductor.start(key, turn_request(await self._with_agent(key, request.turn)))
         return pb.SendMessageResponse(turn=await self._conductor.turn(key))
+
+    async def _with_agent(self, key: TurnKey, request: pb.StartTurnRequest) -> pb.StartTurnRequest:
+        """A turn that names no agent means its conversation's. One that nobody knows is refused as such, whatever agent is asked for."""
+        if request.agent or request.expect != types_pb2.EXPECT_CONTINUE:
+            return request
+        here = await self._parts.store.conversation(key.conversation)
+        agent = here.agent if here is not None else ""
+        if not agent:
+            question = sandbox_pb.GetConversationRequest(conversation=conversation_to_wire(key.conversation))
+            try:
+                agent = (await self._parts.manager.get_conversation(question)).conversation.agent
+            except StandfastError as error:
+                if error.reason != "CONVERSATION_UNKNOWN":
+                    raise
+        filled = pb.StartTurnRequest()
+        filled.CopyFrom(request)
+        filled.agent = agent or AGENTS[0].name
+        return filled
 
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:
         turn = await self._conductor.cancel(_turn_key(request.conversation, request.turn_id))

@@ -33,6 +33,7 @@ from runner.core.values import Cause, NativeLocator, Outcome, TurnKey
 from runner.core.verdict import Judgement
 from runner.drivers.registry import find_agent
 from standfast.sandbox.v1 import sandbox_manager_pb2 as sandbox_pb
+from standfast.types.v1 import types_pb2
 from standfast_chassis.errors import StandfastError
 
 _log = structlog.get_logger("standfast.runner.negotiation")
@@ -54,7 +55,7 @@ class Grant:
     activation_token: str
     lease_s: float
     interrupted_turn_id: str
-    permission_mode: str  # as the manager says it: the turn's own, else the conversation's last one
+    settings: types_pb2.AgentSettings  # as the manager says them: the turn's own, else the conversation's last ones
 
 
 def settle_request_id(key: TurnKey, activation_id: str) -> str:
@@ -138,7 +139,7 @@ class Negotiation:
             activation_token=answer.activation_token,
             lease_s=max(answer.lease_ms / 1000, 0.1),
             interrupted_turn_id=answer.interrupted_turn_id,
-            permission_mode=answer.permission_mode or request.settings.permission_mode or "auto",
+            settings=answer.settings if answer.HasField("settings") else request.settings,
         )
 
     async def admit(self, request: TurnRequest, grant: Grant, report_jws: str) -> sandbox_pb.AdmitTurnResponse:

@@ -363,15 +363,14 @@ class TurnTask:
         self._reading = self._group.create_task(read())
 
     def _opening(self, grant: Grant) -> Opening:
-        assert self._desk.request is not None
-        settings = self._desk.request.settings
+        settings = grant.settings
         return Opening(
             native_session_id=grant.locator.native_session_id or None,
             store=grant.locator.store or None,
             resumes=grant.resumes,
             workspace=grant.locator.cwd,
             model=settings.model or None,
-            permission_mode=grant.permission_mode,
+            permission_mode=settings.permission_mode or "auto",
             options=dict(settings.options),
         )
 
@@ -385,7 +384,7 @@ class TurnTask:
         self._asking = Asking(
             self._desk,
             self._timers,
-            mode=grant.permission_mode,
+            mode=grant.settings.permission_mode or "auto",
             expiry_s=expiry_s if expiry_s is not None else self._desk.parts.limits.request_expiry_s,
         )
         return self._asking

@@ -149,9 +149,9 @@ def m001_records(db: sqlite_utils.Database) -> None:
 
 
 @migrations()
-def m002_permissions(db: sqlite_utils.Database) -> None:
-    """A member's permission mode and rules. JSON; unknown for a member that was never granted any."""
-    _table(db, "members").add_column("permissions", str)
+def m002_settings(db: sqlite_utils.Database) -> None:
+    """A member's model, permissions and options. JSON; unknown for a member that was never granted any."""
+    _table(db, "members").add_column("settings", str)
 
 
 def _create(db: sqlite_utils.Database, name: str, key: tuple[str, ...], listed: str) -> None:

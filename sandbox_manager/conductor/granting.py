@@ -13,7 +13,7 @@ from sandbox_manager.agents.errors import AgentLocatorError
 from sandbox_manager.agents.registry import AGENTS
 from sandbox_manager.conductor.members import member_machine
 from sandbox_manager.conductor.parts import Parts
-from sandbox_manager.conductor.process_settings import process_settings
+from sandbox_manager.conductor.process_settings import in_force
 from sandbox_manager.conductor.sandboxes import ReadySandbox
 from sandbox_manager.core.context import RecordedProcess
 from sandbox_manager.core.member import Granted
@@ -25,6 +25,7 @@ from sandbox_manager.core.records import (
     HostRecord,
     MemberRecord,
     ProcessSettings,
+    SaidSettings,
     TurnState,
 )
 from sandbox_manager.core.refusals import AttestationRefusedError
@@ -44,9 +45,8 @@ class PrepareWish:
     turn_id: str
     runner_id: str
     agent: str
-    settings: ProcessSettings
+    said: SaidSettings
     locator: NativeLocator | None
-    says_permissions: bool = True  # False: the conversation's last ones hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,9 @@ class Granting:
         assert member is not None
         # A session without a settled turn is begun anew: what an interrupted one left must not pass for history.
         locator = saved or self._fresh_locator(member, ready)
-        if not wish.says_permissions and member.permissions is not None:
-            # A turn that says nothing of it must not undo what the conversation was told before.
-            wish = replace(
-                wish, settings=process_settings(wish.settings.model, member.permissions, wish.settings.options)
-            )
+        settings = in_force(wish.said, member.settings)
         kept = member.kept
-        may_reuse = kept is not None and _fits(kept, ready, wish.settings, member)
+        may_reuse = kept is not None and _fits(kept, ready, settings, member)
         activation = ActivationRecord(
             activation_id=self._parts.new_id(),
             tenant=turn.tenant,
@@ -101,7 +97,7 @@ class Granting:
             message_id=str(uuid.uuid5(_MESSAGE_IDS, f"{turn.tenant}/{turn.conversation_id}/{turn.turn_id}")),
             resumes=saved is not None,
             first_turn=member.settled_turns == 0,
-            settings=wish.settings,
+            settings=settings,
             kept=kept,
             may_reuse=may_reuse,
             container_started=ready.was_started,
@@ -113,7 +109,7 @@ class Granting:
             member,
             activation_generation=activation.activation_generation,
             process_generation=activation.process_generation,
-            permissions=wish.settings.permissions,
+            settings=settings,
         )
         await self._parts.store.commit(
             [

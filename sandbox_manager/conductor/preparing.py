@@ -17,6 +17,7 @@ from sandbox_manager.conductor.lookups import ended, recording_refusals, require
 from sandbox_manager.conductor.members import member_machine
 from sandbox_manager.conductor.observations import NEVER_FORWARDED
 from sandbox_manager.conductor.parts import Parts, turn_key
+from sandbox_manager.conductor.process_settings import in_force, require_taken
 from sandbox_manager.conductor.sandboxes import ReadySandbox, Sandboxes
 from sandbox_manager.conductor.stopping import Stopping
 from sandbox_manager.core.errors import ConversationBusyError
@@ -95,15 +96,16 @@ class Preparing:
             found = await self._parts.store.conversation(wish.ref)
         _require_free(found, wish.turn_id)
         saved = self._locator_to_resume(wish, found)
+        if found.member is not None and found.member.agent != wish.agent:
+            raise AgentMismatchError(
+                f"conversation {wish.ref.label} belongs to {found.member.agent}, not to {wish.agent}. Open a new conversation.",
+                {"expected": found.member.agent, "found": wish.agent},
+            )
+        require_taken(wish.agent, in_force(wish.said, found.member.settings if found.member is not None else None))
         found = found if found.member is not None else await self._place(wish, found)
         member, group = found.member, found.group
         assert member is not None
         assert group is not None
-        if member.agent != wish.agent:
-            raise AgentMismatchError(
-                f"conversation {wish.ref.label} belongs to {member.agent}, not to {wish.agent}. Open a new conversation.",
-                {"expected": member.agent, "found": wish.agent},
-            )
         if group.state == GroupState.STOPPING.value:
             group = await self._stopping.finish(group)
         early = self._begin_reading(found, group, member, saved)

@@ -92,6 +92,15 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True)
+class SaidSettings:
+    """What a turn says of its settings. What it does not say, the conversation keeps."""
+
+    model: str | None = None
+    permissions: Permissions | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSettings:
     """What a member's processes are started with. `digest` is over the canonical JSON of the others."""
 
@@ -167,7 +176,7 @@ class MemberRecord:
     disposition: ProcessDisposition | None = None
     disposition_reason: str | None = None
     interrupted_turn: str | None = None
-    permissions: Permissions | None = None  # the newest granted ones: a turn that says none keeps them
+    settings: ProcessSettings | None = None  # the newest granted ones: what a turn does not say is kept
     revision: int = 0
 
     @property

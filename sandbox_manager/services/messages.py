@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox_manager.adapters.store_port import Conversation, TurnStory
-from sandbox_manager.core.records import HostRecord, Marks, SettlementRecord
+from sandbox_manager.core.records import HostRecord, Marks, ProcessSettings, SettlementRecord
 from sandbox_manager.core.values import ContextState, Generations, NativeLocator, ProcessDisposition, Verdict
 from standfast.host.v1 import host_registry_pb2
 from standfast.sandbox.v1 import sandbox_manager_pb2 as pb
@@ -25,6 +25,17 @@ def generations_message(generations: Generations) -> types.Generations:
     """Generations."""
     return types.Generations(
         container=generations.container, process=generations.process, activation=generations.activation
+    )
+
+
+def settings_message(settings: ProcessSettings) -> types.AgentSettings:
+    """The settings of a process."""
+    return types.AgentSettings(
+        model=settings.model or "",
+        permission_mode=settings.permissions.mode,
+        allow_rules=settings.permissions.allow_rules,
+        deny_rules=settings.permissions.deny_rules,
+        options=dict(settings.options),
     )
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 
-from sandbox_manager.agents.errors import AgentError
 from sandbox_manager.agents.registry import AGENTS
-from sandbox_manager.conductor.process_settings import process_settings
-from sandbox_manager.core.records import ConversationRef, Permissions, ProcessSettings
+from sandbox_manager.core.records import ConversationRef, Permissions, SaidSettings
 from sandbox_manager.core.refusals import (
     AgentUnknownError,
     IdInvalidError,
     RequestInvalidError,
-    SettingUnknownError,
 )
-from sandbox_manager.core.values import LaunchSettings, NativeLocator
+from sandbox_manager.core.values import NativeLocator
 from standfast.types.v1 import types_pb2
 from standfast_chassis.limits import MESSAGE_MAX_BYTES
 
@@ -84,37 +81,10 @@ def checked_locator(field: str, locator: types_pb2.NativeLocator) -> NativeLocat
     )
 
 
-def checked_settings(agent: str, settings: types_pb2.AgentSettings) -> ProcessSettings:
-    """What a member's processes are started with, as far as the agent takes it."""
-    model = settings.model or None
-    permissions = Permissions(
-        settings.permission_mode or DEFAULT_PERMISSION_MODE, tuple(settings.allow_rules), tuple(settings.deny_rules)
-    )
-    options = tuple(sorted(settings.options.items()))
-    # The agent's file is asked itself, so that there is one list of what it takes. Places and secret do not matter to it here.
-    probe = LaunchSettings(
-        agent=agent,
-        native_session_id="00000000-0000-4000-8000-000000000000",
-        resume=False,
-        home="/home",
-        tmp="/tmp",
-        workspace="/workspace",
-        executable="cli",
-        model_base_url="http://127.0.0.1",
-        slot_secret="-",
-        model=model,
-        permission_mode=permissions.mode,
-        options=options,
-        allow_rules=permissions.allow_rules,
-        deny_rules=permissions.deny_rules,
-    )
-    try:
-        AGENTS[agent].launch(probe)
-    except AgentError as error:
-        raise SettingUnknownError(error.message, error.metadata) from error
-    return process_settings(model, permissions, options)
-
-
-def says_permissions(settings: types_pb2.AgentSettings) -> bool:
-    """Whether the turn sets the conversation's permissions; else the last ones hold."""
-    return bool(settings.permission_mode or settings.allow_rules or settings.deny_rules)
+def said_settings(settings: types_pb2.AgentSettings) -> SaidSettings:
+    """What a turn says of its settings. A mode or a rule says all of the permissions."""
+    permissions = None
+    if settings.permission_mode or settings.allow_rules or settings.deny_rules:
+        mode = settings.permission_mode or DEFAULT_PERMISSION_MODE
+        permissions = Permissions(mode, tuple(settings.allow_rules), tuple(settings.deny_rules))
+    return SaidSettings(settings.model or None, permissions, tuple(sorted(settings.options.items())))

@@ -25,6 +25,7 @@ from sandbox_manager.services.messages import (
     generations_message,
     locator_message,
     outcome_word,
+    settings_message,
     settlement_message,
     turn_message,
     verdict_of,
@@ -37,9 +38,8 @@ from sandbox_manager.services.requests import (
     checked_length,
     checked_locator,
     checked_ref,
-    checked_settings,
     checked_text,
-    says_permissions,
+    said_settings,
 )
 from standfast.sandbox.v1 import sandbox_manager_pb2 as pb
 from standfast.sandbox.v1 import sandbox_manager_pb2_grpc
@@ -106,9 +106,8 @@ class SandboxManager(sandbox_manager_pb2_grpc.SandboxManagerServiceServicer):
                 turn_id=checked_id("turn_id", request.turn_id),
                 runner_id=checked_id("runner_id", request.runner_id),
                 agent=agent,
-                settings=checked_settings(agent, request.settings),
+                said=said_settings(request.settings),
                 locator=checked_locator("locator", request.locator) if request.HasField("locator") else None,
-                says_permissions=says_permissions(request.settings),
             )
         )
         activation, host = grant.activation, grant.host
@@ -127,7 +126,7 @@ class SandboxManager(sandbox_manager_pb2_grpc.SandboxManagerServiceServicer):
             lease_ms=int(self._parts.leases.lease_s * 1000),
             interrupted_turn_id=grant.interrupted_turn or "",
             host_public_key_jwk=host.public_key_jwk,
-            permission_mode=activation.settings.permissions.mode,
+            settings=settings_message(activation.settings),
         )
 
     async def AdmitTurn(self, request: pb.AdmitTurnRequest, context: Context) -> pb.AdmitTurnResponse:

@@ -32,7 +32,7 @@ from standfast_client.commands.turns import (
 from standfast_client.errors import ClientError, UnavailableError
 from standfast_client.exit_codes import EXIT_CODES_HELP, Exit, exit_of_error
 from standfast_client.screen.turn_views import TurnView
-from standfast_client.sdk import DEFAULT_AGENT, Expect, Permissions, StandfastClient, TurnLimits, new_id
+from standfast_client.sdk import Expect, Permissions, StandfastClient, TurnLimits, new_id
 from standfast_client.turn_stream import TurnStream
 
 PROMPT = "you> "
@@ -48,7 +48,7 @@ def chat(
             "--new/--continue", help="Expect a new or a known conversation. Default: known with an id, new without."
         ),
     ] = None,
-    agent: Agent = DEFAULT_AGENT,
+    agent: Agent = None,
     model: Model = None,
     options: Options = None,
     permission_mode: PermissionMode = None,
@@ -131,7 +131,7 @@ class _Message:
     conversation_id: str
     text: str
     expect: Expect
-    agent: str
+    agent: str | None
     model: str | None
     settings: dict[str, str]
     permissions: Permissions

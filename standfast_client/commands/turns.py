@@ -27,7 +27,6 @@ from standfast_client.exit_codes import EXIT_CODES_HELP, Exit
 from standfast_client.plain import plain
 from standfast_client.screen.records import show_turn
 from standfast_client.sdk import (
-    DEFAULT_AGENT,
     Expect,
     Permissions,
     StandfastClient,
@@ -36,11 +35,18 @@ from standfast_client.sdk import (
     new_id,
 )
 
-Agent = Annotated[str, typer.Option("--agent", help="The agent.")]
+Agent = Annotated[
+    str | None,
+    typer.Option(
+        "--agent", help="The agent. Default: the conversation's; claude-code in a new one.", show_default=False
+    ),
+]
 CancelOnInterrupt = Annotated[
     bool, typer.Option("--cancel-on-interrupt", help="The first Ctrl-C cancels the turn instead of leaving the view.")
 ]
-Model = Annotated[str | None, typer.Option("--model", help="The model's name. Default: the agent's.")]
+Model = Annotated[
+    str | None, typer.Option("--model", help="The model's name. Default: the conversation's, else the agent's.")
+]
 PermissionMode = Annotated[
     str | None,
     typer.Option(
@@ -137,7 +143,7 @@ def turn(
             "--new/--continue", help="Expect a new or a known conversation. Default: known with an id, new without."
         ),
     ] = None,
-    agent: Agent = DEFAULT_AGENT,
+    agent: Agent = None,
     turn_id: Annotated[
         str | None, typer.Option("--turn-id", help="Your own id of the turn; the same one is never run twice.")
     ] = None,

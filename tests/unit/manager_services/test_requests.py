@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox_manager.conductor.process_settings import process_settings
-from sandbox_manager.core.records import Permissions
+from sandbox_manager.conductor.process_settings import in_force, process_settings, require_taken
+from sandbox_manager.core.records import Permissions, ProcessSettings
 from sandbox_manager.core.refusals import AgentUnknownError, IdInvalidError, RequestInvalidError, SettingUnknownError
 from sandbox_manager.services.requests import (
     checked_agent,
@@ -14,9 +14,8 @@ from sandbox_manager.services.requests import (
     checked_length,
     checked_locator,
     checked_ref,
-    checked_settings,
     checked_text,
-    says_permissions,
+    said_settings,
 )
 from standfast.types.v1 import types_pb2 as types
 from standfast_chassis.limits import MESSAGE_MAX_BYTES
@@ -77,9 +76,13 @@ def test_a_text_is_there_short_and_without_nul(bad: str) -> None:
     assert checked_text("reason", "", is_required=False) == ""
 
 
+def settings_of(settings: types.AgentSettings, kept: ProcessSettings | None = None) -> ProcessSettings:
+    return in_force(said_settings(settings), kept)
+
+
 def test_settings_that_are_equal_have_one_digest_however_they_are_said() -> None:
-    said = checked_settings("claude-code", types.AgentSettings(permission_mode="auto"))
-    unsaid = checked_settings("claude-code", types.AgentSettings())
+    said = settings_of(types.AgentSettings(permission_mode="auto"))
+    unsaid = settings_of(types.AgentSettings())
     assert said == unsaid
     assert said.digest == process_settings(None, Permissions()).digest
 
@@ -94,8 +97,21 @@ def test_settings_that_are_equal_have_one_digest_however_they_are_said() -> None
         types.AgentSettings(deny_rules=["Bash"]),
     ],
 )
-def test_settings_that_differ_have_another_digest(settings: types.AgentSettings) -> None:
-    assert checked_settings("claude-code", settings).digest != process_settings(None, Permissions()).digest
+def test_settings_that_differ_have_another_digest_and_are_kept_by_a_turn_that_says_none(
+    settings: types.AgentSettings,
+) -> None:
+    said = settings_of(settings)
+    assert said.digest != process_settings(None, Permissions()).digest
+    assert settings_of(types.AgentSettings(), said) == said
+
+
+def test_what_a_turn_says_changes_only_that() -> None:
+    kept = settings_of(types.AgentSettings(model="m", permission_mode="ask", options={"a": "1", "b": "2"}))
+    found = settings_of(types.AgentSettings(options={"b": "3"}), kept)
+    assert (found.model, found.permissions.mode, dict(found.options)) == ("m", "ask", {"a": "1", "b": "3"})
+    assert settings_of(types.AgentSettings(model="n"), kept).permissions.mode == "ask"
+    ruled = settings_of(types.AgentSettings(deny_rules=["Bash"]), kept)
+    assert ruled.permissions == Permissions("auto", (), ("Bash",)), "a rule says all of the permissions"
 
 
 @pytest.mark.parametrize(
@@ -109,11 +125,6 @@ def test_settings_that_differ_have_another_digest(settings: types.AgentSettings)
     ],
 )
 def test_a_setting_that_the_agent_does_not_take_is_refused(settings: types.AgentSettings) -> None:
+    require_taken("claude-code", settings_of(types.AgentSettings()))
     with pytest.raises(SettingUnknownError):
-        checked_settings("claude-code", settings)
-
-
-def test_permissions_are_said_by_a_mode_or_by_a_rule() -> None:
-    assert not says_permissions(types.AgentSettings(model="another"))
-    assert says_permissions(types.AgentSettings(permission_mode="auto"))
-    assert says_permissions(types.AgentSettings(deny_rules=["Bash"]))
+        require_taken("claude-code", settings_of(settings))

@@ -188,7 +188,7 @@ class StartTurnRequest(_message.Message):
     message: _builtins.str
     """Required. The user's text, 1 byte to 4 MiB of UTF-8 without NUL. It goes to the CLI byte for byte."""
     agent: _builtins.str
-    """Required. The agent, e.g. "claude-code". A conversation keeps its agent."""
+    """Required in a new conversation. The agent, e.g. "claude-code". A conversation keeps its agent; with `expect` CONTINUE none means that one."""
     expect: _types_pb2.Expect.ValueType
     """Optional. What the client expects; the clients of this product always set it."""
     when_busy: Global___WhenBusy.ValueType

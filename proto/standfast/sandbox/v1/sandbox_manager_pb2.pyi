@@ -265,7 +265,7 @@ class PrepareTurnResponse(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     INTERRUPTED_TURN_ID_FIELD_NUMBER: _builtins.int
     HOST_PUBLIC_KEY_JWK_FIELD_NUMBER: _builtins.int
-    PERMISSION_MODE_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     activation_id: _builtins.str
     """Output only. The activation."""
     group_id: _builtins.str
@@ -290,8 +290,6 @@ class PrepareTurnResponse(_message.Message):
     """Output only. A former turn of this member that was interrupted, if the session is begun anew for that reason."""
     host_public_key_jwk: _builtins.str
     """Output only. The host's public key as a JWK (JSON)."""
-    permission_mode: _builtins.str
-    """Output only. The permission mode that the turn runs in: the turn's own, else the conversation's last one."""
     @_builtins.property
     def generations(self) -> _types_pb2.Generations:
         """Output only. Generations decided on."""
@@ -299,6 +297,10 @@ class PrepareTurnResponse(_message.Message):
     @_builtins.property
     def locator(self) -> _types_pb2.NativeLocator:
         """Output only. The locator to start or resume. Of a session that is begun, what the CLI names itself in its handshake is empty."""
+
+    @_builtins.property
+    def settings(self) -> _types_pb2.AgentSettings:
+        """Output only. The settings that the turn runs with: what it says itself, else the conversation's last ones."""
 
     def __init__(
         self,
@@ -317,11 +319,11 @@ class PrepareTurnResponse(_message.Message):
         lease_ms: _builtins.int = ...,
         interrupted_turn_id: _builtins.str = ...,
         host_public_key_jwk: _builtins.str = ...,
-        permission_mode: _builtins.str = ...,
+        settings: _types_pb2.AgentSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations", "locator", b"locator"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations", "locator", b"locator", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation_id", b"activation_id", "activation_token", b"activation_token", "container_id", b"container_id", "generations", b"generations", "group_id", b"group_id", "host_address", b"host_address", "host_id", b"host_id", "host_public_key_jwk", b"host_public_key_jwk", "interrupted_turn_id", b"interrupted_turn_id", "lease_ms", b"lease_ms", "locator", b"locator", "member_id", b"member_id", "message_id", b"message_id", "permission_mode", b"permission_mode", "resumes", b"resumes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation_id", b"activation_id", "activation_token", b"activation_token", "container_id", b"container_id", "generations", b"generations", "group_id", b"group_id", "host_address", b"host_address", "host_id", b"host_id", "host_public_key_jwk", b"host_public_key_jwk", "interrupted_turn_id", b"interrupted_turn_id", "lease_ms", b"lease_ms", "locator", b"locator", "member_id", b"member_id", "message_id", b"message_id", "resumes", b"resumes", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
