@@ -69,7 +69,7 @@ class MarkerAttribution:
         self._environ = environ
         self._known: dict[int, set[tuple[int, int]]] = {}
         self._innocent: frozenset[tuple[int, int]] | None = None
-        self._sessions: dict[int, set[int]] = {}
+        self._sessions: dict[int, dict[int, int]] = {}  # by slot: a session's number and when its leader began
         # Reclaims of several slots scan at the same time, each in a thread.
         self._lock = threading.Lock()
 
@@ -82,7 +82,7 @@ class MarkerAttribution:
         with self._lock:
             self._known.setdefault(slot, set()).add(process.key)
             if process.session == process.pid:
-                self._sessions.setdefault(slot, set()).add(process.session)
+                self._sessions.setdefault(slot, {})[process.session] = process.start_time
 
     def scan(self, is_thorough: bool) -> list[Process]:
         """The supervisor is the reaper of its descendants: nothing of a slot gets out from below it, whatever it forks.
@@ -93,6 +93,7 @@ class MarkerAttribution:
 
     def census(self, slot: int, rows: Iterable[Process], is_thorough: bool = True) -> Census:
         """Sorts the rows of one scan; what was given to a slot once stays its own."""
+        rows = list(rows)
         table = {row.pid: row for row in rows if not row.is_gone}
         helpers = self._helpers()
         innocent = self._innocent or frozenset()
@@ -102,6 +103,7 @@ class MarkerAttribution:
             if row.key not in innocent and (owner := self._slot_by_marker(pid)) is not None
         }
         with self._lock:
+            self._forget_replaced({row.pid: row.start_time for row in rows})
             owners = self._owners(table, marked)
             self._learn(owners, table, is_thorough)
         strangers = [
@@ -125,7 +127,17 @@ class MarkerAttribution:
             known &= alive
         for sessions in self._sessions.values():
             # The number of an empty session may be given to a stranger.
-            sessions &= sessions_alive
+            for number in sessions.keys() - sessions_alive:
+                del sessions[number]
+
+    def _forget_replaced(self, began: dict[int, int]) -> None:
+        """A number is free for another process only when nobody is in its session any more: then whoever leads one of that number now,
+        and all who are in it, are strangers.
+        """
+        for sessions in self._sessions.values():
+            for number, start_time in list(sessions.items()):
+                if began.get(number, start_time) != start_time:
+                    del sessions[number]
 
     def _owners(self, table: dict[int, Process], marked: dict[int, int]) -> dict[int, int]:
         owners: dict[int, int] = {}

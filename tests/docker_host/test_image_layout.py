@@ -72,7 +72,10 @@ def test_a_slot_cannot_read_the_cli(sandbox: SandboxContainer, attempt: str) -> 
 
 
 def test_there_is_no_second_copy_of_the_cli(open_sandbox: SandboxContainer) -> None:
-    assert open_sandbox.as_root("find / -xdev -type f -size +100M").output.split() == [CLAUDE]
+    found = open_sandbox.as_root("find / -xdev -type f -size +100M").output.split()
+    assert sorted(found) == sorted(set(found)), "each once"
+    assert [path for path in found if not path.startswith("/opt/standfast/agents/")] == []
+    assert [path for path in found if path.startswith("/opt/standfast/agents/claude-code/")] == [CLAUDE]
     assert open_sandbox.as_root(f"stat -c %h {CLAUDE}").output.strip() == "1"
 
 
@@ -157,5 +160,5 @@ def test_the_image_starts_the_supervisor_with_nobody_elses_modules(
     assert config["WorkingDir"] == "/"
     assert not config["Volumes"]
     assert not config["User"]
-    assert image.labels["standfast.agents"] == f"claude-code={load_pins()['claude-code'].version}"
+    assert image.labels["standfast.agents"] == ",".join(f"{name}={pin.version}" for name, pin in load_pins().items())
     assert image.labels["standfast.protocol"] == "1"

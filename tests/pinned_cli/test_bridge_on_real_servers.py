@@ -18,7 +18,7 @@ from standfast_lab.provider import LabProvider
 from tests.conftest import CACHE
 from tests.pinned_cli.bridge_desk import BridgeDesk, end_of, is_gone, texts_of
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 BASH = '[[lab:tool=bash {"command":"echo from-a-tool; env | grep -c SERVER_PASSWORD","description":"say"}]] act'
 
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine("local"), pytest.mark.timeout(1200)]
 LOOP = "module"
 
 
-@pytest.fixture(scope="module", params=["opencode", "kilo"])
+@pytest.fixture(scope="module", params=["opencode", pytest.param("kilo", marks=pytest.mark.full)])
 def agent(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -94,6 +94,7 @@ async def test_a_session_is_new_live_restored_and_lost_when_its_log_is_gone(site
     assert database.exists()
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope=LOOP)
 async def test_a_cancelled_turn_ends_natively_and_the_session_goes_on(site: Site, agent: str) -> None:
     talk = talk_of(site, agent)
@@ -105,6 +106,7 @@ async def test_a_cancelled_turn_ends_natively_and_the_session_goes_on(site: Site
     assert after.answer == "the word is plum"
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope=LOOP)
 async def test_a_reported_childs_permission_is_answered_and_its_text_is_no_output(site: Site, agent: str) -> None:
     talk = talk_of(site, agent)

@@ -73,7 +73,12 @@ async def test_a_model_that_the_program_knows_keeps_its_tool_host_over_the_turns
 
 
 @pytest.mark.parametrize(
-    "text", ["/compact", "!ls", "@notes.txt", "$imagegen a cat", "- [ ] tidy\r\n  \u2028 🎉\n", "#x"]
+    "text",
+    [
+        "/compact",
+        "- [ ] tidy\r\n  \u2028 🎉\n",
+        *(pytest.param(text, marks=pytest.mark.full) for text in ("!ls", "@notes.txt", "$imagegen a cat", "#x")),
+    ],
 )
 async def test_a_text_reaches_the_model_as_it_is_once(site: Site, text: str) -> None:
     talk = talk_with(site)
@@ -83,6 +88,7 @@ async def test_a_text_reaches_the_model_as_it_is_once(site: Site, text: str) -> 
     assert request["messages"][-1] == {**request["messages"][-1], "role": "user", "texts": [text]}
 
 
+@pytest.mark.full
 async def test_a_failed_call_settles_and_the_session_goes_on(site: Site) -> None:
     talk = talk_with(site)
     await talk.begin()
@@ -94,6 +100,7 @@ async def test_a_failed_call_settles_and_the_session_goes_on(site: Site) -> None
     await asked(site, talk, "RESTORED")
 
 
+@pytest.mark.full
 async def test_a_retry_keeps_the_process_and_the_reply(site: Site) -> None:
     talk = talk_with(site)
     await talk.begin()
@@ -104,6 +111,7 @@ async def test_a_retry_keeps_the_process_and_the_reply(site: Site) -> None:
     await asked(site, talk, "RESTORED")
 
 
+@pytest.mark.full
 async def test_a_tool_runs_and_what_it_left_running_ends_with_the_turn(site: Site) -> None:
     talk = talk_with(site)
     await talk.begin()
@@ -118,7 +126,7 @@ async def test_a_tool_runs_and_what_it_left_running_ends_with_the_turn(site: Sit
     await asked(site, talk, "RESTORED")
 
 
-@pytest.mark.parametrize("where", ["in the reply", "in a tool"])
+@pytest.mark.parametrize("where", ["in the reply", pytest.param("in a tool", marks=pytest.mark.full)])
 async def test_an_interrupt_settles_as_cancelled_and_leaves_no_command(site: Site, where: str) -> None:
     talk = talk_with(site)
     await talk.begin()
@@ -137,6 +145,7 @@ async def test_an_interrupt_settles_as_cancelled_and_leaves_no_command(site: Sit
     await asked(site, talk, "RESTORED")
 
 
+@pytest.mark.full
 async def test_a_killed_process_is_restored_from_its_rollout(site: Site) -> None:
     talk = talk_with(site)
     told = await talk.begin()
@@ -146,6 +155,7 @@ async def test_a_killed_process_is_restored_from_its_rollout(site: Site) -> None
     await asked(site, talk, "RESTORED")
 
 
+@pytest.mark.full
 async def test_a_thread_whose_first_turn_never_ended_is_not_lost_but_begun_anew(site: Site) -> None:
     """Case identity-zero-turn-thread: before its first turn has ended there is no history to lose, and no pointer to keep."""
     talk = talk_with(site)
@@ -189,7 +199,9 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", [pytest.param(name, marks=pytest.mark.full if at else ()) for at, name in enumerate(DAMAGES)]
+)
 async def test_a_damaged_rollout_is_lost_before_anything_is_sent_and_restored_when_it_is_put_back(
     site: Site, damage: str
 ) -> None:
@@ -211,6 +223,7 @@ async def test_a_damaged_rollout_is_lost_before_anything_is_sent_and_restored_wh
     await asked(site, talk, "RESTORED")
 
 
+@pytest.mark.full
 async def test_a_missing_rollout_is_lost(site: Site) -> None:
     talk = talk_with(site)
     told = await talk.begin()

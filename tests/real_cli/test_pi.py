@@ -86,6 +86,7 @@ async def test_the_session_is_kept_live_over_a_stop_and_over_a_failed_call(site:
     assert {told.session for told in (second, third, failed, after)} == {first.session}
 
 
+@pytest.mark.full
 async def test_the_reply_after_an_internal_retry_is_kept_live_and_restored(site: Site) -> None:
     talk = pi(site, max_retries="2")
     await talk.begin("remember: the word is medlar")
@@ -111,6 +112,7 @@ async def test_the_reply_after_an_internal_retry_is_kept_live_and_restored(site:
         ("status=429 retry-after=1", "FAILED", "PROVIDER_ERROR"),
     ],
 )
+@pytest.mark.full
 async def test_each_kind_of_reply_settles_and_the_session_goes_on(
     local_site: Site, word: str, outcome: str, reason: str
 ) -> None:
@@ -128,6 +130,7 @@ async def test_each_kind_of_reply_settles_and_the_session_goes_on(
 
 @on_local
 @pytest.mark.parametrize("protocol", ["chat", "responses"])
+@pytest.mark.full
 async def test_the_other_protocols_serve_the_same_session(local_site: Site, protocol: str) -> None:
     talk = pi(local_site, protocol=protocol)
     await talk.begin(f"remember: {protocol}")
@@ -144,6 +147,7 @@ async def test_the_other_protocols_serve_the_same_session(local_site: Site, prot
 
 
 @on_local
+@pytest.mark.full
 async def test_a_tool_runs_and_its_result_is_told(local_site: Site) -> None:
     talk = pi(local_site)
     await talk.begin("remember: tools")
@@ -160,6 +164,7 @@ async def test_a_tool_runs_and_its_result_is_told(local_site: Site) -> None:
     ],
 )
 @on_local
+@pytest.mark.full
 async def test_a_cancel_ends_the_turn_natively_and_the_next_one_is_restored(
     local_site: Site, message: str, when: str
 ) -> None:
@@ -174,6 +179,7 @@ async def test_a_cancel_ends_the_turn_natively_and_the_next_one_is_restored(
 
 
 @on_local
+@pytest.mark.full
 async def test_a_cancel_in_the_wait_for_a_retry_ends_the_turn(local_site: Site) -> None:
     talk = pi(local_site, max_retries="5")
     await talk.begin("remember: patience")
@@ -197,6 +203,7 @@ async def test_a_process_that_was_killed_between_turns_is_resumed(local_site: Si
 
 
 @on_local
+@pytest.mark.full
 async def test_a_process_that_was_killed_in_a_turn_settles_nothing_and_is_resumed(local_site: Site) -> None:
     talk = pi(local_site)
     first = await talk.begin("remember: killed within")
@@ -255,6 +262,7 @@ async def test_a_damaged_store_is_lost_before_anything_is_sent_and_put_back_it_i
 
 
 @on_local
+@pytest.mark.full
 async def test_a_damaged_store_of_a_running_process_is_lost_too(local_site: Site) -> None:
     talk = pi(local_site)
     told = await talk.begin("remember: running")
@@ -281,6 +289,7 @@ TEXTS = (
 
 
 @on_local
+@pytest.mark.full
 async def test_every_text_reaches_the_model_as_it_was_said(local_site: Site) -> None:
     talk = pi(local_site)
     await talk.begin("remember: verbatim")
@@ -293,6 +302,7 @@ async def test_every_text_reaches_the_model_as_it_was_said(local_site: Site) -> 
 
 
 @on_local
+@pytest.mark.full
 async def test_a_long_reply_is_one_message(local_site: Site) -> None:
     talk = pi(local_site)
     await talk.begin("remember: length")
@@ -302,6 +312,7 @@ async def test_a_long_reply_is_one_message(local_site: Site) -> None:
 
 
 @on_local
+@pytest.mark.full
 async def test_other_settings_are_a_new_process_on_the_same_session(local_site: Site) -> None:
     talk = pi(local_site)
     first = await talk.begin("remember: settings")

@@ -172,3 +172,13 @@ def until(pid: int, holds: Callable[[Process], bool]) -> Process:
             return found
         assert time.monotonic() < deadline, found
         time.sleep(0.01)
+
+
+def test_a_stranger_that_got_the_number_of_an_ended_session_is_left_alone() -> None:
+    attribution = by_marker({})
+    attribution.remember(1, row(500, ME, session=500, began=10))
+    left_behind = row(501, 1, session=500, began=11)
+    assert pids(attribution.census(1, [left_behind]).owned) == {501}, "its leader has ended, the session lives"
+    stranger, its_child = row(500, 1, session=500, began=99), row(502, 500, session=500, began=100)
+    assert pids(attribution.census(1, [stranger, its_child]).owned) == set()
+    assert pids(attribution.census(1, [its_child]).owned) == set(), "nor when that leader has ended in its turn"
