@@ -24,13 +24,13 @@ class OpenRequests:
         request_id = frame.text("request_id")
         if request_id is None:
             return []
-        kind = frame.text("kind")
+        questions = tuple(_question(each) for each in frame.objects("questions"))
         request = NativeRequest(
             request_id=request_id,
-            kind=kind if kind in ("permission", "question") else "other",
+            kind=_kind(frame, questions),
             payload_json=json.dumps(frame.fields, separators=(",", ":")),
             tool=frame.text("tool"),
-            questions=tuple(_question(each) for each in frame.objects("questions")),
+            questions=questions,
         )
         self._open[request_id] = request
         return [request]
@@ -56,6 +56,17 @@ class OpenRequests:
                 return frames.question_frame(request_id, [list(values) for values in answers])
             case RejectAnswer(message):
                 return frames.refused_question_frame(request_id, message)
+
+
+def _kind(frame: Frame, questions: tuple[Question, ...]) -> str:
+    """What could be shown to nobody (no tool, no question, one without a text) cannot be answered either."""
+    match frame.text("kind"):
+        case "permission" if frame.text("tool"):
+            return "permission"
+        case "question" if questions and all(question.text for question in questions):
+            return "question"
+        case _:
+            return "other"
 
 
 def _question(frame: Frame) -> Question:

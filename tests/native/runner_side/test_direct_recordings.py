@@ -257,8 +257,17 @@ def test_a_request_that_the_agent_closed_takes_no_answer() -> None:
         driver.answer_frames("m-r1", PermissionAnswer(True))
 
 
-def test_a_request_of_a_kind_that_is_not_known_takes_no_answer_but_the_refusal() -> None:
-    driver, request = asked(kind="payment")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "payment"},
+        {"kind": "permission"},
+        {"kind": "question", "questions": []},
+        {"kind": "question", "questions": [{"header": "H", "options": ["a"]}]},
+    ],
+)
+def test_a_request_that_could_be_shown_to_nobody_takes_no_answer_but_the_refusal(fields: dict[str, Any]) -> None:
+    driver, request = asked(**fields)
     assert request.kind == "other"
     with pytest.raises(AnswerShapeError):
         driver.answer_frames("m-r1", PermissionAnswer(True))
