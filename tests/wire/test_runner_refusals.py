@@ -313,7 +313,6 @@ BAD: list[tuple[str, dict[str, object], str]] = [
     ("turn id with a slash", {"turn_id": "a/b"}, "ID_INVALID"),
     ("turn id over the length", {"turn_id": "x" * 129}, "ID_INVALID"),
     ("no turn id", {"turn_id": ""}, "ID_INVALID"),
-    ("queue", {"when_busy": pb.WHEN_BUSY_QUEUE}, "WHEN_BUSY_UNSUPPORTED"),
     ("steer", {"when_busy": pb.WHEN_BUSY_STEER}, "WHEN_BUSY_UNSUPPORTED"),
     ("unknown option", {"settings": types_pb2.AgentSettings(options={"x": "y"})}, "SETTING_UNKNOWN"),
     ("permission mode", {"settings": types_pb2.AgentSettings(permission_mode="plan")}, "SETTING_UNKNOWN"),
