@@ -10,13 +10,14 @@ from deploy.release.errors import BuildError
 from deploy.release.manifest import manifest_of, read_manifest, release_sha, write_manifest
 from deploy.release.measure import measured_tools
 from deploy.release.pins import chosen_pins
-from deploy.release.tool_folder import laid_out_tools, local_image_id
+from deploy.release.tool_folder import laid_out_before, laid_out_tools, local_image_id
 
 
 def main() -> int:
     given = parser("scripts/local_tools", __doc__.partition(": ")[2], "local-manifest.json").parse_args()
     try:
-        pins = chosen_pins(agent_names(given.agents))
+        # The folder is measured as a whole: what was laid out in it before stays, at its pin.
+        pins = chosen_pins([*agent_names(given.agents), *laid_out_before(cache_folder())])
         tools = laid_out_tools(pins, cache_folder())
         measured = measured_tools(tools, pins)
         manifest = manifest_of(local_image_id(measured), measured, release_sha(REPO), read_manifest(given.manifest))

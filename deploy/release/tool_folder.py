@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deploy.release.manifest import Measurement
 from deploy.release.npm_package import unpacked_folder, unpacked_member
-from deploy.release.pins import AgentPin
+from deploy.release.pins import AgentPin, load_pins
 
 
 def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
@@ -35,6 +35,11 @@ def laid_out_tools(pins: Sequence[AgentPin], cache: Path) -> Path:
             os.link(unpacked, link)
             os.replace(link, current)
     return tools
+
+
+def laid_out_before(cache: Path) -> list[str]:
+    """The pinned CLIs that the tool folder holds already, by name."""
+    return [name for name in load_pins() if (cache / "tools" / name).is_dir()]
 
 
 def _link(place: Path, folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from deploy.release.errors import BuildError
 from deploy.release.npm_package import fetched_package, integrity_of, unpacked_folder, unpacked_member
 from deploy.release.pins import AgentPin, RuntimePin, chosen_pins, load_pins
-from deploy.release.tool_folder import laid_out_tools
+from deploy.release.tool_folder import laid_out_before, laid_out_tools
 from sandbox_manager.guest.measure import folder_digest
 
 CLI = b"#!/bin/sh\necho 1.2.3\n"
@@ -203,3 +203,10 @@ def test_a_folder_is_where_the_launch_spec_looks_and_follows_its_pin(tmp_path: P
         tools = laid_out_tools([pin], tmp_path)
         assert (tools / "stub").resolve() == folder.resolve()
         assert (tools / "stub" / "run").read_bytes() == CLI
+
+
+def test_what_the_tool_folder_holds_already_is_named(tmp_path: Path) -> None:
+    assert laid_out_before(tmp_path) == []
+    for name in ("pi", "claude-code", "nobody"):
+        (tmp_path / "tools" / name).mkdir(parents=True)
+    assert laid_out_before(tmp_path) == ["claude-code", "pi"]
