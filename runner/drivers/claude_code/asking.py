@@ -15,7 +15,8 @@ from typing import Any
 from runner.core.answers import Answer, AnswerShapeError, PermissionAnswer, QuestionAnswer, RejectAnswer, check_answer
 from runner.core.events import NativeRequest, Question, QuestionOption, RequestWithdrawn
 from runner.drivers.claude_code import frames
-from runner.drivers.claude_code.frames import Frame, objects, read_list, read_object, read_text, to_json
+from runner.drivers.claude_code.frames import Frame
+from runner.drivers.json_fields import objects, read_list, read_object, read_text, to_json
 
 QUESTION_TOOL = "AskUserQuestion"
 _DENIED = "The user does not allow this call."

@@ -7,6 +7,7 @@ from runner.core.events import DriverEvent, FrameRead, NoiseLine
 from runner.drivers.claude_code import frames
 from runner.drivers.claude_code.asking import OpenRequests
 from runner.drivers.claude_code.reader import StreamReader
+from runner.drivers.json_fields import parse_object
 from runner.drivers.line_framer import Line, LineFramer
 
 AGENT = "claude-code"
@@ -91,7 +92,7 @@ class ClaudeCodeDriver:
         return events
 
     def _read(self, line: Line) -> list[DriverEvent]:
-        fields = frames.parse_object(line.content)
+        fields = parse_object(line.content)
         if fields is None:
             return [DriverEvent(NoiseLine(len(line.content)), line.end_offset, line.content)]
         frame = frames.Frame(fields)

@@ -5,27 +5,12 @@ Facts observed on 2.1.220. Reading never raises on content: a field of the wrong
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from runner.drivers.json_fields import objects, read_list, read_number, read_object, read_text, to_json, whole_text
+
 HANDSHAKE_REQUEST_ID = "init-1"
-
-
-def parse_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of one line; None for anything else, which is then noise."""
-    try:
-        value = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, an absurd number, or nested without end
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def whole_text(value: str) -> str:
-    """The text with lone surrogates replaced: JSON can spell them, UTF-8 cannot carry them."""
-    if value.isascii():
-        return value
-    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +56,6 @@ class Frame:
         return read_list(self.fields, name)
 
 
-def read_text(fields: dict[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    return whole_text(value) if isinstance(value, str) else None
-
-
-def read_number(fields: dict[str, Any], name: str) -> int | None:
-    """A whole number that fits 64 bits. JSON's 1.0 counts as one; true does not."""
-    value = fields.get(name)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        return None
-    return value
-
-
-def read_object(fields: dict[str, Any], name: str) -> dict[str, Any]:
-    value = fields.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def read_list(fields: dict[str, Any], name: str) -> list[Any]:
-    value = fields.get(name)
-    return value if isinstance(value, list) else []
-
-
-def objects(values: list[Any]) -> list[dict[str, Any]]:
-    """The members of a JSON list that are objects."""
-    return [value for value in values if isinstance(value, dict)]
-
-
 def text_of_content(content: Any) -> str:
     """The text of a tool result's content: a string, or the text blocks of a list, joined by line feeds."""
     if isinstance(content, str):
@@ -109,16 +64,6 @@ def text_of_content(content: Any) -> str:
         return ""
     texts = (read_text(block, "text") for block in objects(content) if block.get("type") == "text")
     return "\n".join(text for text in texts if text is not None)
-
-
-def to_json(value: Any) -> str:
-    """JSON text with lone surrogates escaped, so that it can be sent as UTF-8."""
-    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        written.encode("utf-8")
-    except UnicodeEncodeError:
-        written = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return written
 
 
 # Line ends to some readers of lines, though not to JSON. As JSON escapes they are the same text and no line end.

@@ -18,16 +18,8 @@ from runner.core.events import (
     Usage,
     Warned,
 )
-from runner.drivers.claude_code.frames import (
-    Frame,
-    objects,
-    read_list,
-    read_number,
-    read_object,
-    read_text,
-    text_of_content,
-    to_json,
-)
+from runner.drivers.claude_code.frames import Frame, text_of_content
+from runner.drivers.json_fields import objects, read_list, read_number, read_object, read_text, to_json
 
 SYNTHETIC_MODEL = "<synthetic>"
 

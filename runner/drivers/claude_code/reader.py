@@ -34,8 +34,9 @@ from runner.core.events import (
     Warned,
 )
 from runner.drivers.claude_code.asking import OpenRequests
-from runner.drivers.claude_code.frames import HANDSHAKE_REQUEST_ID, Frame, objects, read_text, whole_text
+from runner.drivers.claude_code.frames import HANDSHAKE_REQUEST_ID, Frame
 from runner.drivers.claude_code.normalise import normalise, usage_of
+from runner.drivers.json_fields import objects, read_text, whole_text
 
 RETIRE_API_RETRY = "API_RETRY_SEEN"
 RETIRE_NO_LIFECYCLE = "NO_LIFECYCLE"

@@ -6,6 +6,7 @@ from runner.core.answers import Answer
 from runner.core.events import DriverEvent, FrameRead, NoiseLine
 from runner.drivers.codex import frames
 from runner.drivers.codex.reader import Phase, StreamReader
+from runner.drivers.json_fields import parse_object
 from runner.drivers.line_framer import Line, LineFramer
 from runner.drivers.port import Opening
 
@@ -99,7 +100,7 @@ class CodexDriver:
         return events
 
     def _read(self, line: Line) -> list[DriverEvent]:
-        fields = frames.parse_object(line.content)
+        fields = parse_object(line.content)
         if fields is None:
             return [DriverEvent(NoiseLine(len(line.content)), line.end_offset, line.content)]
         frame = frames.Frame(fields)

@@ -15,7 +15,8 @@ from runner.core.events import (
     Usage,
     Warned,
 )
-from runner.drivers.codex.frames import Frame, read_number, read_object, read_text, to_json
+from runner.drivers.codex.frames import Frame
+from runner.drivers.json_fields import read_number, read_object, read_text, to_json
 
 # Items that are no tool and no text: our own message, the model's thinking, marks of the CLI.
 _NO_TOOL = frozenset(

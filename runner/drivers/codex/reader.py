@@ -36,8 +36,9 @@ from runner.core.events import (
     Warned,
 )
 from runner.drivers.codex import frames, normalise
-from runner.drivers.codex.frames import Frame, read_object, read_text
+from runner.drivers.codex.frames import Frame
 from runner.drivers.codex.requests import OpenRequests, is_known
+from runner.drivers.json_fields import read_object, read_text
 
 RETIRE_AUTONOMOUS = "AUTONOMOUS_TURN"
 RETIRE_REJECTED = "MESSAGE_REJECTED"

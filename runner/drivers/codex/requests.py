@@ -18,7 +18,8 @@ from typing import Any
 from runner.core.answers import Answer, AnswerShapeError, PermissionAnswer, QuestionAnswer, RejectAnswer, check_answer
 from runner.core.events import NativeRequest, Question, QuestionOption, RequestWithdrawn
 from runner.drivers.codex import frames
-from runner.drivers.codex.frames import Frame, objects, read_list, read_text, to_json, whole_text
+from runner.drivers.codex.frames import Frame
+from runner.drivers.json_fields import objects, read_list, read_text, to_json, whole_text
 
 _TOOLS = {
     "item/commandExecution/requestApproval": "shell",

@@ -9,6 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from runner.drivers.json_fields import whole_text
+
 PROTOCOL = 4
 OPEN_ID = "open"
 # The supervisor's own lines in the same stream: the server's raw traffic, for the other witness. They are not ours to read.
@@ -22,13 +24,6 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def whole_text(value: str) -> str:
-    """The text with lone surrogates replaced: JSON can spell them, UTF-8 cannot carry them."""
-    if value.isascii():
-        return value
-    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +64,6 @@ class Frame:
         """The objects of a list."""
         value = self.fields.get(name)
         return [Frame(one) for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def to_json(value: Any) -> str:
-    """JSON text with lone surrogates escaped, so that it can be sent as UTF-8."""
-    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        written.encode("utf-8")
-    except UnicodeEncodeError:
-        written = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return written
 
 
 def _line(op: str, **fields: Any) -> bytes:

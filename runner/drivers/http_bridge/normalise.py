@@ -15,7 +15,8 @@ from runner.core.events import (
     Usage,
     Warned,
 )
-from runner.drivers.http_bridge.frames import Frame, to_json
+from runner.drivers.http_bridge.frames import Frame
+from runner.drivers.json_fields import to_json
 
 KINDS = ("permission", "question")
 

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from runner.drivers.json_fields import to_json, whole_text
+
 HANDSHAKE_ID = "start"
 _STATUS = re.compile(r"\s*(\d{3})\b")
 
@@ -21,13 +23,6 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def whole_text(value: str) -> str:
-    """The text with lone surrogates replaced: JSON can spell them, UTF-8 cannot carry them."""
-    if value.isascii():
-        return value
-    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +68,6 @@ def status_of(error: str | None) -> int | None:
     """The provider's status, with which Pi begins the text of a failed call: "500 {...}" or "401: {...}"."""
     found = _STATUS.match(error) if error is not None else None
     return int(found.group(1)) if found is not None else None
-
-
-def to_json(value: Any) -> str:
-    """JSON text with lone surrogates escaped, so that it can be sent as UTF-8."""
-    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        written.encode("utf-8")
-    except UnicodeEncodeError:
-        written = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return written
 
 
 def _line(value: dict[str, Any]) -> bytes:

@@ -12,7 +12,8 @@ from runner.core.events import (
     ToolResult,
     Warned,
 )
-from runner.drivers.pi.frames import Frame, status_of, to_json
+from runner.drivers.json_fields import to_json
+from runner.drivers.pi.frames import Frame, status_of
 
 FAILED_STOPS = frozenset({"error"})
 

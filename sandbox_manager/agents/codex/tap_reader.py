@@ -23,10 +23,8 @@ import hashlib
 import json
 
 from sandbox_manager.agents.codex.gate_grammar import turn_request_id
+from sandbox_manager.agents.tap_lines import TapLines
 from sandbox_manager.core.values import AssistantText, NativeEnd, TapFindings
-
-LINE_LENGTH_MAX = 64 * 1024 * 1024
-"""A line longer than the whole raw journal of an activation: counted as noise, its bytes are not kept."""
 
 HANDSHAKE_IDS = ("thread-1",)
 """The request id of the native start or resume, as the driver writes it."""
@@ -52,10 +50,8 @@ class CodexTapReader:
 
     def __init__(self, *, message_id: str | None, start_offset: int) -> None:
         self._message_id = message_id
-        self._buffer = bytearray()
-        self._overlong = False
-        self._taken = 0  # bytes of the line that is not complete yet
-        self._offset = start_offset  # of the first byte that no complete line has taken yet
+        self._lines = TapLines(start_offset)
+        self._offset = start_offset  # just after the line that is read
         self._handshake: str | None = None
         self._thread_id: str | None = None  # as the handshake named it
         self._store: str | None = None
@@ -81,30 +77,12 @@ class CodexTapReader:
 
     def feed(self, data: bytes) -> None:
         """Takes the next raw bytes, in any cuts."""
-        start = 0
-        while (newline := data.find(b"\n", start)) >= 0:
-            self._take(data[start:newline])
-            line = bytes(self._buffer)
-            overlong = self._overlong
-            self._buffer.clear()
-            self._overlong = False
-            # The offset counts the line end, and counts dropped bytes too.
-            self._offset += self._taken + 1
-            self._taken = 0
-            if overlong:
+        for line in self._lines.feed(data):
+            self._offset = line.end_offset
+            if line.content is None:
                 self._noise_lines += 1
             else:
-                self._line(line)
-            start = newline + 1
-        self._take(data[start:])
-
-    def _take(self, piece: bytes) -> None:
-        self._taken += len(piece)
-        if self._taken > LINE_LENGTH_MAX:
-            self._overlong = True
-            self._buffer.clear()
-        elif not self._overlong:
-            self._buffer += piece
+                self._line(line.content)
 
     def findings(self) -> TapFindings:
         """What the complete lines so far say. A half line at the end says nothing."""

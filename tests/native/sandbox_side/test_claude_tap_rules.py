@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_manager.agents.claude_code import tap_reader
+from sandbox_manager.agents import tap_lines
 from sandbox_manager.agents.registry import agent_named
 from sandbox_manager.core.values import TapFindings
 from tests.native.sandbox_side.recording import as_lines
@@ -280,7 +280,7 @@ def test_an_empty_line_is_nothing() -> None:
 
 
 def test_an_endless_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tap_reader, "LINE_LENGTH_MAX", 1000)
+    monkeypatch.setattr(tap_lines, "LINE_LENGTH_MAX", 1000)
     tail = as_lines([mark("started"), init(), result()])
     found = read(b"x" * 5000 + b"\n" + tail, piece=100)
     assert found.noise_lines == 1

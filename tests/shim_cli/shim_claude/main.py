@@ -47,7 +47,7 @@ def _altered(altering: Altering, folder: str, line: bytes) -> bytes:
 
 def _around_the_stub(argv: list[str], executable: str, folder: str) -> int:
     from stub_claude import main as stub  # type: ignore[import-not-found]  # both lie in one archive
-    from stub_claude.printer import Printer  # type: ignore[import-not-found]
+    from stub_claude.printer import Printer  # type: ignore[import-not-found]  # as above
 
     altering, print_raw, lock = Altering(), Printer.raw, threading.Lock()
 
